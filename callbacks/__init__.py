@@ -6,7 +6,7 @@ from .experiment_record import ExperimentRecord
 from .history import RunHistory
 from .injector import Crashes, FaultInjector, PartyDropout, Stragglers, TraceReplay
 from .learning_curve import LearningCurve
-from .predictions import PredictionWriter
+from .predictions import PredictionWriter, predictions_of
 from .privacy_budget import PrivacyBudget
 from .progress import SparseProgressBar
 from .run_record import RunRecord
@@ -34,4 +34,5 @@ __all__ = [
     "TraceReplay",
     "TrainMetrics",
     "VirtualTimeLimit",
+    "predictions_of",
 ]

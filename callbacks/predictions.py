@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
@@ -22,6 +22,9 @@ from lightning_vfl.trained.predictions import (
 )
 from lightning_vfl.whole_files import refuse_unwritable, whole_path
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 class PredictionWriter(Callback):
     """Writes the predictions of ``predict``: the user's own record id, probabilities and decision, or one value.
@@ -33,7 +36,7 @@ class PredictionWriter(Callback):
     ``NAME.left_out.csv`` beside the file.
 
     Args:
-        path: the file to write, ``.csv`` or ``.parquet``.
+        path: the file to write, ``.csv`` or ``.parquet``; None: the table is kept in ``table`` alone.
         at: in a federation, who writes the file: the server, or every party, which the server then tells the predicted
             values, and who took part in each. A party writes the records that it holds. A simulation writes the file
             in any case.
@@ -42,17 +45,21 @@ class PredictionWriter(Callback):
         complete or not at all.
     """
 
-    def __init__(self, path: str = "predictions.csv", at: Literal["server", "parties"] = "server") -> None:
+    table: "pd.DataFrame | None" = None
+    """The table, after a prediction whose file this process writes, or would write if it had a path."""
+
+    def __init__(self, path: str | None = "predictions.csv", at: Literal["server", "parties"] = "server") -> None:
         if at not in ("server", "parties"):
             raise ConfigurationError(f"predictions.at must be 'server' or 'parties'; got '{at}'")
-        self.path = Path(path)
+        self.path = Path(path or "predictions.csv")
+        self.writes = path is not None
         self.at = at
         check_ending(self.path)
         self._predictions: list[Predictions] = []
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._predictions = []
-        if self._writes(pl_module):
+        self._predictions, self.table = [], None
+        if self.writes and self._writes(pl_module):
             refuse_unwritable(self.path)  # now, and not after all records are predicted
 
     def on_predict_batch_end(
@@ -74,7 +81,7 @@ class PredictionWriter(Callback):
             place = pl_module.place if isinstance(pl_module, VFLModule) else None
             seat = "" if place is None or place.seat.party is None else f".{data.party_names[place.seat.party]}"
             own = self.path.with_name(f"{self.path.stem}{seat}{self.path.suffix}")  # the parties may share a folder
-            tell_left_out(getattr(data, "left_out", {}), own)
+            tell_left_out(getattr(data, "left_out", {}), own if self.writes else None)
         if not self._writes(pl_module):
             return
         mine = tuple(map(torch.cat, _columns(self._predictions))) if self._predictions else None
@@ -101,8 +108,34 @@ class PredictionWriter(Callback):
             table = with_parties(table, there, names)
             if isinstance(module, VFLModule) and module.predictor is not None:
                 table = with_absent(table, there, names)
-        write_predictions(table, self.path)
-        print(f"{len(table):,} predictions: {self.path}")
+        self.table = table
+        if self.writes:
+            write_predictions(table, self.path)
+            print(f"{len(table):,} predictions: {self.path}")
+
+
+def predictions_of(module: VFLModule, data: LightningDataModule) -> "pd.DataFrame":
+    """The predictions of a trained model for all records of the data, in a frame with their ids.
+
+    Its columns are those of ``PredictionWriter``. In one process on the CPU; otherwise give a trainer a
+    ``PredictionWriter(None)``, whose ``table`` it is.
+
+    Raises:
+        ConfigurationError: if there is no record to predict.
+    """
+    writer = PredictionWriter(None)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=1,
+        callbacks=[writer],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    )
+    trainer.predict(module, datamodule=data)
+    if writer.table is None:
+        raise ConfigurationError("there is no record to predict")
+    return writer.table
 
 
 def _known(data: Any, module: LightningModule, positions: Tensor) -> Tensor:

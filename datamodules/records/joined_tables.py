@@ -60,6 +60,19 @@ class Joined:
         return trained
 
 
+def refuse_other_tables(tables: object) -> None:
+    """Accept a table for each party.
+
+    Raises:
+        ConfigurationError: for one table alone, such as a pandas frame.
+    """
+    if not isinstance(tables, Mapping):
+        raise ConfigurationError(
+            f"tables must give each party a file or a frame, such as {{'bank': 'bank.csv'}}; got a "
+            f"{type(tables).__name__}"
+        )
+
+
 def paths_of(tables: Mapping[str, str | Path], folder: str | Path | None) -> dict[str, Path]:
     """Party -> the path of its file.
 
@@ -70,10 +83,7 @@ def paths_of(tables: Mapping[str, str | Path], folder: str | Path | None) -> dic
     Raises:
         ConfigurationError: for what is no mapping of names of files, such as a pandas frame.
     """
-    if not isinstance(tables, Mapping):
-        raise ConfigurationError(
-            f"tables must give each party a file, such as {{'bank': 'bank.csv'}}; got a {type(tables).__name__}"
-        )
+    refuse_other_tables(tables)
     for party, path in tables.items():
         if not isinstance(path, str | Path):
             raise ConfigurationError(

@@ -25,8 +25,9 @@ from ..records.column_encoder import ColumnEncoder, Unseen
 from ..records.column_encoders import encoder_of
 from ..records.feature_stores import FeatureStore, MemoryStore, StoredFeatures
 from ..records.fitted_tables import fit_tables
+from ..records.frames import Frame, files_of_frames
 from ..records.grouped_tables import check_names
-from ..records.joined_tables import Joined, paths_of
+from ..records.joined_tables import Joined, paths_of, refuse_other_tables
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
 from ..records.number_files import WorkFolder, refuse_stored, work_folder
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class CSVTables(VerticalDataModule):
-    """One CSV or Parquet file for each party, with record ids in each of them, and labels in one.
+    """One table for each party, a file or a frame, with record ids in each of them, and labels in one.
 
     Records are joined on their ids, in sorted order, so the order of rows in a file does not matter. The features of
     every party are a view; a party whose file has only ids (and labels) is not a feature party. Columns keep their
@@ -55,8 +56,10 @@ class CSVTables(VerticalDataModule):
     group hold the same columns for different records: for example shops of a chain, each with its own customers.
 
     Args:
-        tables: party -> its file; ``.parquet`` and ``.pq`` are Parquet, all others are read as CSV with a first row of
-            names.
+        tables: party -> its file, or its frame of pandas, polars or pyarrow; ``.parquet`` and ``.pq`` are Parquet, all
+            other files are read as CSV with a first row of names. Columns of a frame keep their types; a frame is
+            written into a Parquet file below ``work_dir``, which is removed at the end. The ids may be the index of a
+            pandas frame with the name of ``id_column``.
         label_party: the party whose file holds the labels.
         label_column: the column of the labels; or several columns, which are true or false (task ``classification``,
             objective ``MultiLabel``) or real numbers (``regression``, objective ``Regression``).
@@ -120,7 +123,7 @@ class CSVTables(VerticalDataModule):
 
     def __init__(
         self,
-        tables: Mapping[str, str | Path],
+        tables: Mapping[str, str | Path | Frame],
         label_party: str,
         label_column: str | list[str],
         *,
@@ -170,10 +173,12 @@ class CSVTables(VerticalDataModule):
                 f"with groups the tables must be the parties; leave out {type(self.partitioner).__name__} or groups"
             )
         check_shares(val_share, test_share)
-        self.tables = paths_of(tables, data_dir)
+        refuse_other_tables(tables)
         self.label_party = label_party
         self.label_column = label_column
         self.id_columns = by_party("id_column", id_column, {**tables, label_party: ""}, "id")
+        files, self._frames = files_of_frames(tables, self.id_columns, work_dir)
+        self.tables = paths_of(files, data_dir)
         self.task = task
         self.overlap = overlap
         self.categorical = tuple(categorical)

@@ -121,22 +121,27 @@ def left_out_table(ids_of: "Mapping[str, NDArray[np.generic]]") -> "pd.DataFrame
     return pd.DataFrame({"record": ids, "parties": _named(held, list(ids_of))})
 
 
-def tell_left_out(ids_of: "Mapping[str, NDArray[np.generic]]", path: Path) -> None:
+def tell_left_out(ids_of: "Mapping[str, NDArray[np.generic]]", path: Path | None) -> None:
     """Print how many records are left out and write them into a file beside the predictions, if there are any.
 
     Args:
         ids_of: party -> the ids of its records that are left out.
         path: of the predictions; the file is ``NAME.left_out.csv`` beside it. One of an earlier prediction is removed.
+            None: there is no file.
     """
-    file = path.with_name(f"{path.stem}.left_out{path.suffix}")
+    file = None if path is None else path.with_name(f"{path.stem}.left_out{path.suffix}")
     ids_of = {party: ids for party, ids in ids_of.items() if len(ids)}
     if not ids_of:
-        file.unlink(missing_ok=True)
+        if file is not None:
+            file.unlink(missing_ok=True)
         return
     table = left_out_table(ids_of)
-    write_predictions(table, file)
     counts = ", ".join(f"{len(ids):,} of {party}" for party, ids in ids_of.items())
-    print(f"{len(table):,} records are left out, which some party lacks ({counts}): {file}")
+    told = f"{len(table):,} records are left out, which some party lacks ({counts})"
+    if file is not None:
+        write_predictions(table, file)
+        told += f": {file}"
+    print(told)
 
 
 def _named(held: "NDArray[np.bool_]", names: Sequence[str]) -> list[str]:
