@@ -90,7 +90,7 @@ def known_ids(ids: "NDArray[np.generic]", own: "NDArray[np.generic]") -> "NDArra
 
     Examples:
         >>> known_ids(np.array([5, 7, 9]), np.array([7, -1])).tolist()
-        [-2, 7, -3]
+        [-2, 7, -4]
         >>> known_ids(np.array(["ann", "bob"]), np.array(["bob"])).tolist()
         ['not held 1', 'bob']
     """
