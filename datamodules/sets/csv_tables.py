@@ -25,7 +25,7 @@ from ..records.column_encoder import ColumnEncoder, Unseen
 from ..records.column_encoders import encoder_of
 from ..records.feature_stores import FeatureStore, MemoryStore, StoredFeatures
 from ..records.fitted_tables import fit_tables
-from ..records.frames import Frame, files_of_frames
+from ..records.frames import files_of_frames
 from ..records.grouped_tables import check_names
 from ..records.joined_tables import Joined, paths_of, refuse_other_tables
 from ..records.layout import Layout
@@ -123,7 +123,7 @@ class CSVTables(VerticalDataModule):
 
     def __init__(
         self,
-        tables: Mapping[str, str | Path | Frame],
+        tables: Mapping[str, Any],  # with Frame in it, the command line would read files as tables of tables
         label_party: str,
         label_column: str | list[str],
         *,
