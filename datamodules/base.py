@@ -70,7 +70,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
     """Whether these categories are declared public knowledge, so that they are not protected."""
     data_settings: ClassVar[tuple[str, ...]] = ()
     """Names of further attributes that decide about records and columns; a checkpoint keeps their values."""
-    ids_are_places: ClassVar[bool] = False
+    ids_are_places: bool = False
     """Whether a record's id is its place in a file, so that records of different files may have the same id."""
     tests_apart: ClassVar[bool] = False
     """Whether test and predict records are from another file than training records."""

@@ -14,10 +14,19 @@ from .partitioners.shared_columns import OverlappingColumns
 from .partitioners.uneven import DirichletColumns
 from .record_splits import Folds, GivenSplit, GroupedSplit, RecordSplit, StratifiedLabels, TimeSplit
 from .records.layout import Layout, Part
-from .records.normalise import Given, Normaliser, Standardise, StandardiseNumbers, StandardiseParty, Unchanged
+from .records.normalise import (
+    Given,
+    Normaliser,
+    Standardise,
+    StandardiseNumbers,
+    StandardiseParty,
+    StandardiseViews,
+    Unchanged,
+)
 from .records.records import Records, Split, VerticalRecords
 from .records.streamed_records import StreamedRecords
 from .sets.adult import Adult
+from .sets.arrays import Arrays
 from .sets.bank_marketing import BankMarketing
 from .sets.caltech7 import Caltech7
 from .sets.cifar10 import CIFAR10
@@ -40,6 +49,7 @@ __all__ = [
     "EMNIST",
     "MNIST",
     "Adult",
+    "Arrays",
     "BankMarketing",
     "BreastCancer",
     "CSVTables",
@@ -84,6 +94,7 @@ __all__ = [
     "Standardise",
     "StandardiseNumbers",
     "StandardiseParty",
+    "StandardiseViews",
     "StratifiedLabels",
     "StreamedRecords",
     "TimeSplit",

@@ -322,7 +322,10 @@ class Views(Partitioner):
         parts = []
         for run in _even(count, count if self.parties is None else self.parties, "views"):
             positions = np.arange(ends[run[0]], ends[run[-1] + 1], dtype=np.int64)
-            parts.append(Part(positions, (len(positions) // prod(inner), *inner)))
+            alone = layout.view_shapes and len(run) == 1
+            parts.append(
+                Part(positions, layout.view_shapes[run[0]] if alone else (len(positions) // prod(inner), *inner))
+            )
         return tuple(parts)
 
     def __repr__(self) -> str:

@@ -19,12 +19,14 @@ class Layout:
         views: widths of the data's own views, which follow each other in the flattened record; empty if the data have
             no views. Views of images are whole channels.
         view_names: the names of those views.
+        view_shapes: per-record shape of each view; empty: (width,), or whole channels of an image.
     """
 
     shape: tuple[int, ...]
     columns: tuple[str, ...] = ()
     views: tuple[int, ...] = ()
     view_names: tuple[str, ...] = ()
+    view_shapes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def size(self) -> int:

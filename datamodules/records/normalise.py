@@ -150,6 +150,34 @@ def _one_pair(mean: Tensor, deviation: Tensor, dtype: torch.dtype, columns: int)
     return mean.to(dtype).expand(columns), scale.to(dtype).expand(columns)
 
 
+class StandardiseViews(Normaliser):
+    """As ``Standardise``, but some views are not scaled, and others by one mean and deviation of all their numbers.
+
+    Args:
+        unscaled: names of views; column i of a view is called ``view.i``.
+        as_one: names of views.
+        public: declare means and deviations public knowledge, see ``Normaliser``.
+    """
+
+    def __init__(self, unscaled: Sequence[str] = (), as_one: Sequence[str] = (), public: bool = False) -> None:
+        self.unscaled = tuple(unscaled)
+        self.as_one = tuple(as_one)
+        self.public = public
+
+    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return Standardise().fit(x)
+
+    def of_columns(self, own: Sequence[str], every: Sequence[str]) -> Normaliser:
+        views = {name.rpartition(".")[0] for name in own}
+        if views <= set(self.unscaled):
+            return Unchanged()
+        return StandardiseParty() if views <= set(self.as_one) else Standardise()
+
+    def __repr__(self) -> str:
+        public = ", public=True" if self.public else ""
+        return f"{type(self).__name__}({list(self.unscaled)}, {list(self.as_one)}{public})"
+
+
 class Unchanged(Normaliser):
     """No scaling."""
 

@@ -1,0 +1,197 @@
+"""Arrays in memory: one for each party, of any shape."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError, reason
+
+from ..base import VerticalDataModule
+from ..partitioners.partition import Partitioner, Views
+from ..records.layout import Layout
+from ..records.normalise import Normaliser, StandardiseViews
+from ..records.records import Split, SplitName
+from ..split import check_shares, split_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+_LARGEST = 2**24  # whole numbers up to here are float32 numbers
+
+
+class Arrays(VerticalDataModule):
+    """Records in arrays of your own, such as pictures of one party and a table of another.
+
+    Each array has a row for each record, in the same order. A party's features have the shape of a row, (C, H, W) for a
+    picture. They reach its bottom as float32: a table is scaled by its columns, an array of larger rows as a whole, and
+    bytes are divided by 255 first. Whole numbers (tokens, categories) and truths are not scaled; an embedding takes
+    them by ``x.long()``.
+
+    Args:
+        arrays: party -> its array (N, ...) of numpy or torch: numbers or truths.
+        labels: (N,) whole numbers or texts of the classes, or the real numbers of a regression; None: new records.
+        ids: (N,) whole numbers or texts; None: positions.
+        partitioner: who gets which columns; None: one array for each party.
+        task: ``classification`` or ``regression``.
+        val_share: share of the records for validation; 0: none.
+        test_share: share of the records for testing; 0: none.
+        new_records: the model was not trained on these records: all of them are tested. All are predicted in any case.
+        loader: further settings of ``VerticalDataModule``.
+
+    Guarantee: the splits of a classification are stratified by class. Labels come back as they were given.
+
+    Raises:
+        ConfigurationError: for what is no array of numbers, other numbers of records, NaN, whole numbers above 2^24,
+            and labels that are not of the task.
+
+    Examples:
+        >>> pictures, ages = np.zeros((20, 3, 8, 8), np.uint8), np.arange(20.0)
+        >>> Arrays({"camera": pictures, "clinic": ages[:, None]}, labels=["ill", "well"] * 10).party_shapes
+        ((3, 8, 8), (1,))
+    """
+
+    data_settings: ClassVar[tuple[str, ...]] = ("task", "val_share", "test_share")
+
+    def __init__(
+        self,
+        arrays: "Mapping[str, ArrayLike | Tensor]",
+        labels: "ArrayLike | Tensor | None" = None,
+        ids: "ArrayLike | None" = None,
+        partitioner: Partitioner | None = None,
+        *,
+        task: Literal["classification", "regression"] = "classification",
+        val_share: float = 0.1,
+        test_share: float = 0.2,
+        new_records: bool = False,
+        **loader: Any,
+    ) -> None:
+        if not isinstance(arrays, Mapping) or not arrays:
+            raise ConfigurationError(
+                f"arrays must give each party an array, such as {{'camera': pictures}}; got a {type(arrays).__name__}"
+            )
+        self._arrays = {str(name): _numbers(str(name), given) for name, given in arrays.items()}
+        super().__init__(partitioner, **loader)
+        check_shares(val_share, test_share)
+        if task not in ("classification", "regression"):
+            raise ConfigurationError(f"task '{task}' is unknown; use classification or regression")
+        self.task = task
+        self.val_share = val_share
+        self.test_share = test_share
+        self.new_records = new_records
+        records = {name: len(array) for name, array in self._arrays.items()}
+        self._given_labels = None if labels is None else np.asarray(labels)
+        self.ids_are_places = ids is None
+        self._ids = np.arange(max(records.values())) if ids is None else np.asarray(ids)
+        records["ids"] = len(self._ids)
+        if self._given_labels is not None:
+            records["labels"] = len(self._given_labels)
+        if len(set(records.values())) > 1:
+            told = ", ".join(f"{name} {count}" for name, count in records.items())
+            raise ConfigurationError(f"all arrays must have a row for each record; got {told}")
+
+    @property
+    def layout(self) -> Layout:
+        widths = {name: prod(array.shape[1:]) for name, array in self._arrays.items()}
+        columns = tuple(f"{name}.{i}" for name, width in widths.items() for i in range(width))
+        shapes = tuple(array.shape[1:] or (1,) for array in self._arrays.values())
+        return Layout((len(columns),), columns, tuple(widths.values()), tuple(widths), shapes)
+
+    @property
+    def num_classes(self) -> int | None:
+        return len(self.class_names) if self.task == "classification" else None
+
+    @property
+    def class_names(self) -> tuple[int | str, ...]:
+        """The classes as they were given, sorted; those of the trained model, if there is one."""
+        return self.fitted.class_names if self.fitted is not None else self._labels[1]
+
+    def default_partitioner(self) -> Partitioner:
+        return Views()
+
+    def default_normaliser(self) -> Normaliser:
+        whole = [name for name, array in self._arrays.items() if array.dtype.kind in "ib"]
+        wide = [name for name, array in self._arrays.items() if array.ndim > 2 and name not in whole]
+        return StandardiseViews(unscaled=whole, as_one=wide)
+
+    def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
+        if "train" in names and (self.new_records or self._given_labels is None):
+            raise ConfigurationError(
+                "training needs labels and old records; give labels, and leave new_records out, or give a trained model"
+            )
+        rows = {name: rows for name, rows in self._rows().items() if name in names and len(rows)}
+        return {name: self._split(own, labelled=name != "predict") for name, own in rows.items()}
+
+    def _split(self, rows: "NDArray[np.int64]", labelled: bool) -> Split:
+        matrices = [_floats(array[rows]).reshape(len(rows), -1) for array in self._arrays.values()]
+        labels = self._labels[0][torch.from_numpy(rows)] if labelled else None
+        return Split(torch.from_numpy(np.hstack(matrices)), labels, self._ids[rows])
+
+    def _rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
+        every = np.arange(len(self._ids))
+        if self.new_records or self._given_labels is None:
+            tested = every if self._given_labels is not None else every[:0]
+            return {"train": every[:0], "val": every[:0], "test": tested, "predict": every}
+        stratify = self._labels[0].numpy() if self.task == "classification" else None
+        drawn = split_rows(every, self.seed, self.val_share, self.test_share, stratify, self.class_names)
+        return {**drawn, "predict": every}
+
+    @cached_property
+    def _labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
+        """(N,) the labels, and the classes; none for a regression."""
+        given = self._given_labels
+        if given is None:
+            raise ConfigurationError("training and tests need labels; give them, or predict these records")
+        if self.task == "regression":
+            return torch.tensor(given, dtype=torch.float32), ()
+        if given.ndim != 1 or given.dtype.kind not in "iubUSO" or (given.dtype.kind == "O" and not _texts(given)):
+            raise ConfigurationError(
+                f"labels must be (N,) whole numbers or texts of the classes; got {given.dtype} {given.shape}; use "
+                "task='regression' for real numbers"
+            )
+        classes, numbers = np.unique(given, return_inverse=True)
+        if self.fitted is None:
+            return torch.from_numpy(numbers.astype(np.int64)), tuple(classes.tolist())
+        trained = {name: number for number, name in enumerate(self.fitted.class_names)}
+        if unknown := [name for name in classes.tolist() if name not in trained]:
+            raise ConfigurationError(
+                f"label {unknown[0]!r} is no class of the model; its classes are {', '.join(map(str, trained))}"
+            )
+        places = np.array([trained[name] for name in classes.tolist()], dtype=np.int64)
+        return torch.from_numpy(places[numbers]), self.fitted.class_names
+
+    def forget(self) -> None:
+        super().forget()
+        self.__dict__.pop("_labels", None)
+
+
+def _numbers(party: str, given: Any) -> "NDArray[Any]":
+    try:
+        array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"the array of party '{party}' cannot be read: {reason(error)}") from error
+    if array.ndim == 0 or array.dtype.kind not in "fiub":
+        raise ConfigurationError(
+            f"the array of party '{party}' must have a row of numbers for each record; got {array.dtype} "
+            f"{array.shape}; encode texts as whole numbers, and pad rows of different lengths"
+        )
+    if array.dtype.kind in "iu" and array.size and int(np.abs(array.astype(np.float64)).max()) > _LARGEST:
+        raise ConfigurationError(
+            f"the array of party '{party}' has whole numbers above 2^24, which float32 rounds; number them anew, or "
+            "give floats"
+        )
+    return array
+
+
+def _floats(array: "NDArray[Any]") -> "NDArray[np.float32]":
+    """As float32; bytes become numbers from 0 to 1."""
+    floats: NDArray[np.float32] = array.astype(np.float32)
+    return floats / np.float32(255) if array.dtype == np.uint8 else floats
+
+
+def _texts(labels: "NDArray[Any]") -> bool:
+    return all(isinstance(label, str) for label in labels)
