@@ -43,7 +43,8 @@ class Case:
 
     def seen(self) -> Seen:
         """What the attacker has."""
-        module, attacker = self.module, self.transcript.attacker
+        module = self.module
+        attacker = self.transcript.attacker
         optimizers = [] if module._trainer is None else module.trainer.optimizers
         return Seen(
             attacker,

@@ -25,7 +25,8 @@ def refuse_other_guesses(case: Case, attack: Attack, guesses: Any) -> None:
         raise ConfigurationError(
             f"run of {who} must return Guesses, or raise NothingSeen if it has none; got {guesses!r}"
         )
-    ids, values = guesses.ids, guesses.values
+    ids = guesses.ids
+    values = guesses.values
     for name, tensor in (("ids", ids), ("values", values)):
         if not isinstance(tensor, Tensor) or tensor.device.type != "cpu":
             raise ConfigurationError(f"{name} that {who} guesses must be a tensor on the CPU; got {_form(tensor)}")
@@ -63,7 +64,8 @@ def _existing(case: Case, attack: Attack) -> tuple[str, Tensor]:
 
 def _shapes(case: Case, attack: Attack, n: int, width: int) -> list[tuple[int, ...]]:
     """The allowed shapes of values for n ids; ``width`` is that of the guesses."""
-    target, classes = attack.target, case.truth.classes
+    target = attack.target
+    classes = case.truth.classes
     if target in OF_ONE_NUMBER:
         return [(n,)]
     if target == Target.CLASSES:

@@ -119,6 +119,7 @@ def _pictures(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> tu
     if attack.target != Target.FEATURES:
         return None
     some = (~torch.isin(guesses.ids, known)).nonzero().flatten()[:400]
-    values, truth = guesses.values[some], case.truth.features(attack.party)[guesses.ids[some]]
+    values = guesses.values[some]
+    truth = case.truth.features(attack.party)[guesses.ids[some]]
     shape = case.truth.shape(attack.party)
     return (values, truth) if len(shape) < 2 else (values.view(-1, *shape), truth.view(-1, *shape))

@@ -48,7 +48,8 @@ def run_trials(aggregator: "Aggregator", roster: Roster, attack: EpsilonLowerBou
         ConfigurationError: for an aggregator that does not account for privacy, or without single embeddings.
     """
     name = type(aggregator).__name__
-    accounting, wire = aggregator.accounting, aggregator.wire
+    accounting = aggregator.accounting
+    wire = aggregator.wire
     clip = getattr(aggregator, "clip", None)
     if accounting is None or not isinstance(clip, float | int):
         raise ConfigurationError(
@@ -68,13 +69,17 @@ def run_trials(aggregator: "Aggregator", roster: Roster, attack: EpsilonLowerBou
             extreme[1:] = 0.0
     second = torch.rand(attack.trials, generator=torch.Generator().manual_seed(seed)) < 0.5
     transcript = Transcript(Attacker(server=True))
-    sides, roll, memory, number = Sides.of(wire), Roll.everyone(roster.parties), None, 0
+    sides = Sides.of(wire)
+    roll = Roll.everyone(roster.parties)
+    memory = None
+    number = 0
     for ids in torch.split(torch.arange(attack.trials), ROWS):
         signs = torch.where(second[ids], 1.0, -1.0)[:, None]
         firsts = -torch.ones_like(signs)
         h = tuple((signs if party == attack.party else firsts) * extremes[party] for party in parties)
         for _ in range(attack.uploads):
-            names, rows = RoundNames(seed, Stage.FIT, number), Rows(ids, 0, len(ids))
+            names = RoundNames(seed, Stage.FIT, number)
+            rows = Rows(ids, 0, len(ids))
             view = PartyView(names, roster, parties, roll.called, rows)
             if aggregator.opening is not None:
                 memory = aggregator.opening.empty_memory(view) if memory is None else memory

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("attack", "attacker", "saw", "success", "95 %", "chance", "without the protocol", "verdict")
 _NUMBERS = [field.name for field in fields(Finding) if field.name != "pictures"]
-_IMAGES, _POINTS = 8, 400
+_IMAGES = 8
+_POINTS = 400
 _BESIDE = 58  # characters that the columns beside the name of an attack need
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")  # a party may have any name
 
@@ -55,7 +56,8 @@ def print_findings(findings: Sequence[Finding]) -> None:
     terminal = console()
     for attacker in dict.fromkeys(found.attacker for found in findings):
         own = [found for found in findings if found.attacker == attacker]
-        table, rows = Table(title=f"what {attacker} gets", pad_edge=False), table_of(own)
+        table = Table(title=f"what {attacker} gets", pad_edge=False)
+        rows = table_of(own)
         names = [row[0].replace("(", "\n(", 1) for row in rows]  # the settings of an attack in a line of their own
         longest = max(cell_len(line) for name in names for line in name.splitlines())
         table.add_column("attack", overflow="fold", no_wrap=longest + _BESIDE <= terminal.width)

@@ -13,7 +13,8 @@ from lightning_vfl.streams import stream
 
 def known_to(case: Case, attack: Attack) -> Known:
     """The side knowledge of an attack."""
-    truth, needs = case.truth, attack.needs
+    truth = case.truth
+    needs = attack.needs
     if isinstance(attack, CanariesInTraining):  # the coins of every second canary
         ids = attack.chosen(truth.records, case.module.seed)[::2]
         return Known(ids, None if case.coins is None else case.coins[ids].long())

@@ -37,10 +37,13 @@ class Rule:
 
 def score_of(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> Score:
     """The success for the records that the attacker did not know."""
-    rule, ids, values = RULES[attack.target], guesses.ids, guesses.values.double()
+    rule = RULES[attack.target]
+    ids = guesses.ids
+    values = guesses.values.double()
     if rule.of_records:
         keep = ~torch.isin(ids, known)
-        ids, values = ids[keep], values[keep]
+        ids = ids[keep]
+        values = values[keep]
     return rule.score(case, attack, ids, values)
 
 
@@ -63,7 +66,8 @@ def chance_of(case: Case, attack: Attack) -> float:
 
 def success_without(case: Case, attack: Attack, known: Known) -> float | None:
     """The success with the same side knowledge and without any message."""
-    truth, parties = case.truth, case.transcript.attacker.parties
+    truth = case.truth
+    parties = case.transcript.attacker.parties
     if attack.target in (Target.RANKS, Target.CLASSES) and parties:
         values = _from_own_features(torch.cat([truth.features(party) for party in parties], 1), known, truth.classes)
     elif attack.target in (Target.FEATURES, Target.EMBEDDINGS) and known.features is not None:

@@ -85,7 +85,8 @@ class Transcript(Tap):
             self.entries.append(Entry(kind, "own", None, at, self.epoch, names.round, ids.cpu(), value))
 
     def _hear(self, message: Message, ids: Tensor, at: int | None) -> None:
-        names, kind = message.round, message.kind
+        names = message.round
+        kind = message.kind
         number = -1 if names is None else names.round
         fit = names is None or names.stage == Stage.FIT
         if names is not None and not fit:
@@ -175,7 +176,9 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
 
     Entries of another width than the first, and without records, are left out.
     """
-    ids, values, width = [], [], None
+    ids = []
+    values = []
+    width = None
     for entry in entries:
         flat = entry.value.reshape(len(entry.ids), -1) if len(entry.ids) else None
         if flat is None or not flat.shape[1] or (width is not None and flat.shape[1] != width):
@@ -185,7 +188,8 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
         values.append(flat)
     if not ids:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, 0, dtype=torch.float64)
-    every, rows = torch.cat(ids), torch.cat(values).double()
+    every = torch.cat(ids)
+    rows = torch.cat(values).double()
     if len(torch.unique(every)) == len(every):
         return every, rows
     last = {record: place for place, record in enumerate(every.tolist())}

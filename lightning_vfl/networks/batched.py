@@ -69,7 +69,8 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), (g,) = ctx.saved_tensors, gradients
+        (x, weight) = ctx.saved_tensors
+        (g,) = gradients
         return torch.bmm(g, weight) if ctx.needs_input_grad[0] else None, torch.bmm(g.mT, x), g.sum(1)
 
 

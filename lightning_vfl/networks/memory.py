@@ -88,7 +88,8 @@ class LastMessages(EmbeddingMemory):
         self._messages: list[Tensor | None] = []
 
     def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
-        self._widths, self._messages = tuple(widths), [None] * len(widths)
+        self._widths = tuple(widths)
+        self._messages = [None] * len(widths)
 
     def move(self, device: torch.device) -> None:
         self._messages = [None if last is None else last.to(device) for last in self._messages]

@@ -224,7 +224,9 @@ def _add(out: "NDArray[Any]", counts: "NDArray[np.uint8]") -> None:
 @_fused
 def _places(equal: "NDArray[np.uint8]", eights: "NDArray[np.int64]", at: "NDArray[np.int64]") -> int:
     """Set ``at`` to the places where ``equal`` is not 0, and return their number; without branches to mispredict."""
-    words, some, count = equal.view(np.uint64), 0, 0
+    words = equal.view(np.uint64)
+    some = 0
+    count = 0
     for eight in range(words.size):  # six of ten groups of eight elements have no tie in 16 trials
         eights[some] = eight
         some += words[eight] != 0
@@ -256,12 +258,16 @@ def _draw(
     take their bits from ``rests`` in turn. The number of ties is also returned: if it is larger than ``rests``, the
     draws are invalid. With empty ``rests``, ties take their bits from Philox with ``key``.
     """
-    blocks, end = raw.shape[0] // trials, empty + x.size
-    k, top = np.zeros(blocks * BLOCK, np.float64), np.zeros(blocks * BLOCK, np.uint8)
+    blocks = raw.shape[0] // trials
+    end = empty + x.size
+    k = np.zeros(blocks * BLOCK, np.float64)
+    top = np.zeros(blocks * BLOCK, np.uint8)
     right, ones = _round(x, slope, shift, low, high, k[empty:end], top[empty:end])
     together = blocks if trials <= 255 else 1  # ties are settled block by block, and a byte counts 255 trials
-    below, equal = np.empty(together * BLOCK, np.uint8), np.empty(together * BLOCK, np.uint8)
-    eights, at = np.empty(equal.size // 8 + 1, np.int64), np.empty(equal.size + 1, np.int64)
+    below = np.empty(together * BLOCK, np.uint8)
+    equal = np.empty(together * BLOCK, np.uint8)
+    eights = np.empty(equal.size // 8 + 1, np.int64)
+    at = np.empty(equal.size + 1, np.int64)
     used = 0
     out[:] = 0
     for group in range(0, blocks, together):
@@ -271,7 +277,8 @@ def _draw(
             below[:] = 0
             equal[:] = 0
             for block in range(together):
-                row, here = (group + block) * trials + trial, slice(block * BLOCK, (block + 1) * BLOCK)
+                row = (group + block) * trials + trial
+                here = slice(block * BLOCK, (block + 1) * BLOCK)
                 rows = raw[row : row + min(255, trials - trial)]
                 _compare(rows, top[first + here.start : first + here.stop], below[here], equal[here])
             _add(out[begin - empty : stop - empty], below[begin - first : stop - first])

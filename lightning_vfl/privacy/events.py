@@ -199,7 +199,8 @@ class GaussianEvent(PrivacyEvent):
         _make_plain(self)
 
     def curve(self, unit: str = "party-record") -> tuple[float, ...]:
-        unit, once = unit_of_one_release(unit), self._signal()
+        unit = unit_of_one_release(unit)
+        once = self._signal()
         if once == 0:
             return (0.0,) * len(ORDERS)
         if unit == "record (paper)":

@@ -147,15 +147,19 @@ class PrivacyLedger:
         except OSError as error:
             raise ConfigurationError(f"the privacy ledger {path} cannot be read ({error.strerror})") from error
         counts: dict[PrivacyEvent, NDArray[np.int64]] = {}
-        trained, clear = np.zeros(0, bool), [np.zeros(0, np.int64)]
+        trained = np.zeros(0, bool)
+        clear = [np.zeros(0, np.int64)]
         sums: dict[str, list[Sum]] = {}
         left_out = Counter[str]()
-        number, version = 1, VERSION
+        number = 1
+        version = VERSION
         try:
             head = json.loads(lines[0])
             version = head["privacy_ledger"]
-            run, after = str(head["run"]), str(head.get("after", ""))
-            records, whole = int(head["records"]), bool(head["whole"])
+            run = str(head["run"])
+            after = str(head.get("after", ""))
+            records = int(head["records"])
+            whole = bool(head["whole"])
             known = KnownRecords(str(head.get("key", run * 2)))
             for line in lines[1:]:
                 number += 1
@@ -171,7 +175,8 @@ class PrivacyLedger:
                     case {"left_out": str(network)}:
                         left_out[network] += 1
                     case {"event": plain, "ids": ids}:
-                        event, positions = restored(plain), _unpacked(ids)
+                        event = restored(plain)
+                        positions = _unpacked(ids)
                         charged = counts[event] = _longer(counts.get(event, np.zeros(0, np.int64)), records)
                         np.add.at(charged, positions, int(entry.get("times", 1)))
                         if "stage" not in entry:

@@ -47,13 +47,15 @@ MOST_TRIALS = 1024
 _TABLE = 2**20  # probabilities computed at a time: 8 MiB, and a few times as much for intermediate results
 # Orders closer to 1 need more digits than floats have: they use the figure of this order, which is above theirs. Orders
 # above the highest use the figure of order ∞, which is above theirs by less than 2 b M / α.
-_LEAST_ORDER, _HIGHEST_ORDER = 1.0001, 2.0**50
+_LEAST_ORDER = 1.0001
+_HIGHEST_ORDER = 2.0**50
 _GRID = 2.0**53  # β is rounded up to its multiples, so that l and h are floats and l + h = 1
 _ULP = 2.0**-53
 # Rounding errors in the logarithm of a probability. For each trial: 16 for a step of the recurrence (the two subtracted
 # products are at most twice the result), times two for both directions from the middle, times two because the total is
 # 1, then the summation. In proportion to the logarithm: the errors of ln, of the sum, and of later operations.
-_TRIAL, _SHARE = 80, 16
+_TRIAL = 80
+_SHARE = 16
 
 
 def poisson_binomial_rdp(levels: int, beta: float, num_parties: int, order: float, unit: str = "party-record") -> float:
@@ -121,7 +123,9 @@ def poisson_binomial_curve(
         within("an order of a Rényi divergence", order, above=1, most=inf)
     advice = "for all columns of a party, use the sum of 'party-record' over its records and coordinates"
     one_of("unit", unit, UNITS, advice=advice)
-    levels, num_parties, beta = int(levels), int(num_parties), ceil(beta * _GRID) / _GRID
+    levels = int(levels)
+    num_parties = int(num_parties)
+    beta = ceil(beta * _GRID) / _GRID
     if unit == "record":
         return tuple(_trials(levels * num_parties, beta, order) for order in orders)
     if levels * num_parties > _LARGEST:
@@ -166,7 +170,8 @@ def poisson_binomial_profiles(levels: int, beta: float, num_parties: int, epsilo
             f"levels * num_parties must be at most {MOST_TRIALS:,} to try all counts of trials; got "
             f"{levels * num_parties:,}; lower levels"
         )
-    beta, last = ceil(beta * _GRID) / _GRID, levels * (num_parties - 1)
+    beta = ceil(beta * _GRID) / _GRID
+    last = levels * (num_parties - 1)
     gamma = np.exp(epsilons)
     groups: dict[tuple[bool, int], Floats] = {}
     k = 0
@@ -236,7 +241,8 @@ def _pairs(levels: int, beta: float, parties: int, step: int) -> Iterator[tuple[
     (all values with the other sign) is the other direction for the mirrored count.
     """
     n = levels * parties
-    others, moved = (n - levels) // step + 1, levels // step
+    others = (n - levels) // step + 1
+    moved = levels // step
     at_once = max(16, _TABLE // (n + 1))
     slack = (_TRIAL * n + 100) * _ULP
     for first in range(0, others, at_once):

@@ -99,7 +99,8 @@ def outcomes_have_their_shapes_units_and_ranges(subject: Subject) -> None:
     needed = RoundOutcome.nothing(subject.roster)
     for request, outcome in enumerate(subject.outcomes):
         for name in (field.name for field in fields(RoundOutcome)):
-            value, like = getattr(outcome, name), getattr(needed, name)
+            value = getattr(outcome, name)
+            like = getattr(needed, name)
             given, wanted = ((tuple(x.shape), x.dtype, x.device.type) for x in (value, like))
             require(given == wanted, f"{name} at request {request} is {given} instead of {wanted}")
             if name in LEAST:

@@ -16,7 +16,9 @@ def messages_fit_their_legs(subject: Subject) -> None:
     """Every message has the kind, the destination, the senders and the number of bits that its leg has announced."""
     played = subject.play()
     aggregator, _, view, server = played
-    wire, setup, m = wire_of(aggregator), aggregator.setup, subject.parties
+    wire = wire_of(aggregator)
+    setup = aggregator.setup
+    m = subject.parties
     basis = (BASIS,) * m if aggregator.form is LinearForms else ()
     coded = len(ROWS)
     if setup is not None:
@@ -39,7 +41,8 @@ def messages_fit_their_legs(subject: Subject) -> None:
     downlink = wire.downlink(len(ROWS), server.widths, server.roster)
     answer = wire.server_side().answer(torch.ones_like(decoded.value), decoded, server)
     _fits(answer, (downlink.kind, downlink.to), ())
-    receivers, members = answer.receivers, server.roll.included_parties
+    receivers = answer.receivers
+    members = server.roll.included_parties
     require(
         receivers == members, f"the answer has pieces for the parties {receivers}; the included parties are {members}"
     )
@@ -53,7 +56,8 @@ def _fits(message: Message, announced: tuple[str, str], senders: tuple[int, ...]
 
 
 def _sized(message: Message, numbers: list[int], elements: Tensor, bits: int) -> None:
-    told, kind = elements.tolist(), message.kind
+    told = elements.tolist()
+    kind = message.kind
     if message.pieces[0].is_floating_point():
         size = 8 * message.pieces[0].element_size()
         require(size == bits, f"the numbers of '{kind}' have {size} bits, its leg announces {bits}")

@@ -74,7 +74,8 @@ class Fitted:
 
     def state(self) -> dict[str, Any]:
         """What a resumed fit must have in common with an uninterrupted fit."""
-        module, trainer = self.module, self.trainer
+        module = self.module
+        trainer = self.trainer
         return {
             "parameters and buffers": module.state_dict(),
             "the optimiser's state": [optimizer.state_dict() for optimizer in trainer.optimizers],
@@ -183,7 +184,8 @@ def protocol_laws(
 
 def a_fit_changes_the_networks(subject: Subject) -> None:
     """Bottoms and top are trained, and stay finite."""
-    begun, fitted = dict(subject.unfitted().named_parameters()), dict(subject.whole.module.named_parameters())
+    begun = dict(subject.unfitted().named_parameters())
+    fitted = dict(subject.whole.module.named_parameters())
     changed = sorted(name for name, one in fitted.items() if not torch.equal(one, begun[name]))
     infinite = sorted(name for name, one in fitted.items() if not torch.isfinite(one).all())
     require(not infinite, f"after {subject.epochs} epochs these parameters are not finite: {', '.join(infinite)}")
@@ -208,7 +210,8 @@ def _has_graph(value: Any) -> bool:
 
 def predictions_fit_the_task(subject: Subject) -> None:
     """One finite prediction for each record: (B, C) shares of classes that sum to 1, or (B,)."""
-    module, classes = subject.whole.module, subject.data().num_classes
+    module = subject.whole.module
+    classes = subject.data().num_classes
     given = subject.predictions(module)
     data = subject.data()
     data.setup("test")
@@ -246,7 +249,8 @@ def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], what: st
 
 def every_step_is_counted(subject: Subject) -> None:
     """Rounds are counted, and a fit that learns sends bytes and takes virtual time."""
-    module, trainer = subject.whole.module, subject.whole.trainer
+    module = subject.whole.module
+    trainer = subject.whole.trainer
     rounds = module.books.rounds.get(Stage.FIT, 0)
     require(rounds == trainer.global_step, f"{rounds} rounds are counted in {trainer.global_step} steps")
     sent = int(module.books.meter.total("up").sum())
@@ -257,7 +261,8 @@ def every_step_is_counted(subject: Subject) -> None:
 def evaluation_changes_nothing(subject: Subject) -> None:
     """A test after a fit leaves parameters, optimiser state and training counts as they were."""
     fitted = subject.fit()
-    before, seconds = deepcopy(fitted.state()), fitted.module.clock.seconds
+    before = deepcopy(fitted.state())
+    seconds = fitted.module.clock.seconds
     del before["the counts of rounds"], before["the counts of bytes"]  # they count the rounds of evaluation too
     with _quiet():
         fitted.trainer.test(fitted.module, datamodule=subject.data(), verbose=False)

@@ -1,6 +1,7 @@
 """Rounds of a few parties in which the laws of aggregators are checked: records, contributions, views and legs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -82,22 +83,28 @@ class Played(NamedTuple):
     parties: PartyView
     server: ServerView
 
+    def plain(self, h: tuple[Tensor, ...] | None = None, present: Tensor | None = None) -> Tensor:
+        """``plain`` of these embeddings; None: of those of the round."""
+        h = embeddings(self.contribution) if h is None else h
+        return self.aggregator.plain(h, self.server.roll, present)
+
     def exchange(self, sides: Sides | None = None) -> Exchange:
         """The round, as the protocols run it; ``sides``: None for new ones."""
         return Exchange(self.aggregator, self.contribution, self.parties, self.server, sides=sides)
 
+    def first(self) -> Message:
+        """The message of the first leg."""
+        return Upload(self.aggregator, self.contribution, self.parties).first
+
     def messages(self) -> tuple[list[Message], Aggregate]:
         """All messages of the parties in a round in which all answer, and the server's aggregate."""
-        upload, included = Upload(self.aggregator, self.contribution, self.parties), self.server.roll.included
-        messages: list[Message] = []
-        message: Message | None = upload.first
-        while message is not None:
-            messages.append(message)
-            received = message if message.to == "peers" or message.relayed else None
-            try:
-                message = upload.then(included, received)
-            except StopIteration:
-                message = None
+        upload = Upload(self.aggregator, self.contribution, self.parties)
+        messages = [upload.first]
+        with suppress(StopIteration):
+            while True:
+                last = messages[-1]
+                received = last if last.to == "peers" or last.relayed else None
+                messages.append(upload.then(self.server.roll.included, received))
         to_decode = tuple(message for message in messages if message.to == "server" and not message.relayed)
         return messages, wire_of(self.aggregator).server_side().decode(to_decode, self.server)
 
@@ -135,7 +142,8 @@ class Subject:
     @cached_property
     def rolls(self) -> dict[str, Roll]:
         """Rolls that the aggregator has to accept, by a name for messages."""
-        m, middle = self.parties, self.parties // 2
+        m = self.parties
+        middle = self.parties // 2
         away = {
             "everyone included": (),
             f"party {middle} away": (middle,),
@@ -145,14 +153,19 @@ class Subject:
         }
         wire = wire_of(self.bound)
         needed = wire.needed(m)
-        found: dict[str, Roll] = {}
+        rolls: dict[str, Roll] = {}
         for name, missing in away.items():
             there = torch.tensor([p not in missing for p in range(m)])
             count = int(there.sum())
             usable = torch.equal(wire.takes_part(there, there, self.roster), there)
             if usable and count >= self.fewest and (needed == 1 or count >= needed):
-                found[name] = Roll.of(there)
-        return found
+                rolls[name] = Roll.of(there)
+        return rolls
+
+    def rounds(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, Played]]:
+        """A round with each of the rolls, and the name of the roll."""
+        for name, roll in self.rolls.items():
+            yield name, self.play(roll, dtype=dtype)
 
     @property
     def partly(self) -> tuple[str, Roll]:
@@ -163,9 +176,9 @@ class Subject:
     @cached_property
     def random(self) -> bool:
         """Whether two uploads of the same numbers differ: secrets or noise that no seed fixes."""
-        rounds = (self.play(), self.play())
-        uploads = [Upload(one.aggregator, one.contribution, one.parties).first.pieces for one in rounds]
-        return not all(torch.equal(a, b) for a, b in zip(*uploads, strict=True))
+        once, again = self.play(), self.play()
+        pairs = zip(once.first().pieces, again.first().pieces, strict=True)
+        return not all(torch.equal(a, b) for a, b in pairs)
 
     def play(
         self,
@@ -198,29 +211,33 @@ class Subject:
         self, aggregator: Aggregator, parties: tuple[int, ...], dtype: torch.dtype = torch.float32
     ) -> Contribution:
         """The contribution of these parties, with leaves that need gradients; the same numbers for any others."""
-        generator, ids = torch.Generator().manual_seed(0), torch.tensor(ROWS)
+        generator = torch.Generator().manual_seed(0)
         widths = aggregator.widths(self.width, self.roster)
-        if aggregator.form is LinearForms:
-            records = SmallRecords(self.parties, widths[0], dtype)
-            weights = [torch.randn(BASIS, w, generator=generator, dtype=dtype) for w in widths]
-            leaves = tuple(weights[m].requires_grad_() for m in parties)
-            return LinearForms(leaves, tuple(records.basis(m, ids) for m in parties))
-        h = [torch.randn(len(ROWS), w, generator=generator, dtype=dtype) for w in widths]
-        return Embeddings(tuple(h[m].requires_grad_() for m in parties))
+        linear = aggregator.form is LinearForms
+        rows = BASIS if linear else len(ROWS)
+        numbers = [torch.randn(rows, width, generator=generator, dtype=dtype) for width in widths]
+        leaves = tuple(numbers[m].requires_grad_() for m in parties)
+        if not linear:
+            return Embeddings(leaves)
+        records = SmallRecords(self.parties, widths[0], dtype)
+        return LinearForms(leaves, tuple(records.basis(m, torch.tensor(ROWS)) for m in parties))
 
     def view(
         self, aggregator: Aggregator, parties: tuple[int, ...], called: Tensor, present: Tensor | None, number: int = 0
     ) -> PartyView:
         """The view of these hosted parties, after their set-up or the opening of the round."""
-        names, rows = RoundNames(0, Stage.FIT, number), Rows(torch.tensor(ROWS), 0, len(ROWS))
+        names = RoundNames(0, Stage.FIT, number)
+        rows = Rows(torch.tensor(ROWS), 0, len(ROWS))
         agreed = self._agreed(aggregator)
         view = PartyView(names, self.roster, parties, called, rows, None, present, agreed)
-        everyone = PartyView(names, self.roster, tuple(range(self.parties)), called, rows, None, None, agreed)
+        everyone = replace(view, parties=tuple(range(self.parties)), present=None)
         if aggregator.opening is not None:
             return replace(view, memory=_opened(aggregator.opening, view, everyone))
-        if (setup := aggregator.setup) is None:
+        setup = aggregator.setup
+        if setup is None:
             return view
-        records, basis = SmallRecords(self.parties, self.width), (BASIS,) * self.parties
+        records = SmallRecords(self.parties, self.width)
+        basis = (BASIS,) * self.parties
         memory = setup.empty_memory(RECORDS, basis, view)
         for message in setup.offer(records, setup.empty_memory(RECORDS, basis, everyone), everyone):
             memory = setup.accept(memory, message, view)
@@ -228,7 +245,8 @@ class Subject:
 
     def _agreed(self, aggregator: Aggregator) -> Mapping[str, int]:
         """The public settings of the set-up."""
-        if (setup := aggregator.setup) is None:
+        setup = aggregator.setup
+        if setup is None:
             return {}
         records = SmallRecords(self.parties, self.width)
         everyone = self.contribution(aggregator, tuple(range(self.parties)))
@@ -253,10 +271,10 @@ def _opened(opening: Opening, view: PartyView, everyone: PartyView) -> Any:
     """The memory of these hosted parties, after they have received all messages of the beginning of a round."""
     if view.parties == everyone.parties:
         return open_round(opening, opening.empty_memory(view), view)
-    own, everybodys = (opening.empty_memory(v) for v in (view, everyone))
-    sent = opening.open(own, view)
-    for message in opening.open(everybodys, everyone):
+    memory, memory_of_all = opening.empty_memory(view), opening.empty_memory(everyone)
+    sent = opening.open(memory, view)
+    for message in opening.open(memory_of_all, everyone):
         next(sent, None)
-        everybodys = opening.accept(everybodys, message, everyone)
-        own = opening.accept(own, message, view)
-    return own
+        memory_of_all = opening.accept(memory_of_all, message, everyone)
+        memory = opening.accept(memory, message, view)
+    return memory

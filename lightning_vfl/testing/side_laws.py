@@ -10,7 +10,7 @@ from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.testing.law import require, require_same_bits
 from lightning_vfl.testing.reachable import mutable_objects
-from lightning_vfl.testing.rounds import Subject, Upload, embeddings
+from lightning_vfl.testing.rounds import Subject, embeddings
 
 CLOSE = 0.8  # the correlation above which numbers tell an embedding; that of masks and noise is about 0
 
@@ -22,23 +22,24 @@ def visible_is_what_the_code_does(subject: Subject) -> None:
     numbers do not follow those of the embeddings, record by record.
     """
     played = subject.play()
-    message = Upload(played.aggregator, played.contribution, played.parties).first
-    own = embeddings(played.contribution)
-    form = message.to == "server" and [piece.shape for piece in message.pieces] == [h.shape for h in own]
-    form = form and all(piece.is_floating_point() for piece in message.pieces)
+    message = played.first()
+    h = embeddings(played.contribution)
+    shapes_fit = [piece.shape for piece in message.pieces] == [x.shape for x in h]
+    form = message.to == "server" and shapes_fit and all(piece.is_floating_point() for piece in message.pieces)
     if wire_of(played.aggregator).traits.visible:
         require(form, f"visible is True, but '{message.kind}' to {message.to} is not one embedding for each party")
         return
     require(
-        not (form and _follow(message.pieces, own)),
+        not (form and _follow(message.pieces, h)),
         f"visible is False, but the numbers of '{message.kind}' to {message.to} follow those of the embeddings",
     )
 
 
-def _follow(pieces: tuple[Tensor, ...], own: Sequence[Tensor]) -> bool:
+def _follow(pieces: tuple[Tensor, ...], h: Sequence[Tensor]) -> bool:
     """Whether the numbers of uploads tell those at the same places of embeddings, on average over the parties."""
-    both = (torch.stack([piece.flatten(), h.flatten()]).detach().double() for piece, h in zip(pieces, own, strict=True))
-    return float(torch.stack([torch.corrcoef(pair)[0, 1].abs() for pair in both]).mean()) > CLOSE
+    pairs = [torch.stack([piece.flatten(), x.flatten()]).detach() for piece, x in zip(pieces, h, strict=True)]
+    correlations = [torch.corrcoef(pair.double())[0, 1].abs() for pair in pairs]
+    return float(torch.stack(correlations).mean()) > CLOSE
 
 
 def hidden_embeddings_are_not_handed_over(subject: Subject) -> None:

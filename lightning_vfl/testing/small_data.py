@@ -38,7 +38,8 @@ class SmallClasses(VerticalDataModule):
         return Standardise(public=True)  # made-up records: aggregators that account for privacy take them
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        generator, y = torch.Generator().manual_seed(7), torch.arange(90) % 3
+        generator = torch.Generator().manual_seed(7)
+        y = torch.arange(90) % 3
         x = (torch.randn(3, 8, generator=generator) * 2)[y] + torch.randn(90, 8, generator=generator)
         rows = {name: slice(*_ENDS[name]) for name in names}
         return {name: Split(x[own], y[own], np.arange(1000, 1090)[own]) for name, own in rows.items()}

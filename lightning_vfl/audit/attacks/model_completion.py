@@ -52,7 +52,8 @@ class ModelCompletion(Attack):
             raise NothingSeen("the attacker has no bottom")
         embeddings = torch.cat([_embeddings(seen.bottoms[party], x) for party, x in seen.features.items()], 1)
         h = ((embeddings - embeddings.mean(0)) / embeddings.std(0).clamp(min=1e-9)).numpy()
-        ids, labels = known.ids.numpy(), asked_for(known.labels).numpy()
+        ids = known.ids.numpy()
+        labels = asked_for(known.labels).numpy()
         model = LogisticRegression(max_iter=300).fit(h[ids], labels)
         for share in CONFIDENT:
             certain = model.predict_proba(h)

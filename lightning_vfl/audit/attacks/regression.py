@@ -47,7 +47,8 @@ def ridge_guesses(inputs: Tensor, targets: Tensor, train: Tensor) -> Tensor:
     varying = y.std(0) > 1e-9
     guesses = np.broadcast_to(y.mean(0), (len(x), y.shape[1])).copy()
     if useful.any() and varying.any():
-        mean, scale = known[:, useful].mean(0), scale[useful]
+        mean = known[:, useful].mean(0)
+        scale = scale[useful]
         model = RidgeCV(ALPHAS, alpha_per_target=True).fit((known[:, useful] - mean) / scale, y[:, varying])
         guesses[:, varying] = model.predict((x[:, useful] - mean) / scale).reshape(len(x), -1)
     return torch.from_numpy(guesses)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 def usual_attacks(case: "Case") -> list[Attack]:
     """All attacks that suit the attacker and the data, with their defaults."""
-    attacker, truth, module = case.transcript.attacker, case.truth, case.module
+    attacker = case.transcript.attacker
+    truth = case.truth
+    module = case.module
     others = [party for party in range(truth.parties) if party not in attacker.parties]
     attacks = list[Attack]()
     if attacker.parties and truth.classes > 1:
