@@ -35,9 +35,9 @@ class Attacker:
             ConfigurationError: for any other text.
         """
         words = text.split("+")
-        found = [_MEMBER.fullmatch(word) for word in words if word != "server"]
-        numbers = [int(match[1]) for match in found if match]
-        if not all(found) or len(set(numbers)) < len(numbers) or words.count("server") > 1:
+        members = [_MEMBER.fullmatch(word) for word in words if word != "server"]
+        numbers = [int(match[1]) for match in members if match]
+        if not all(members) or len(set(numbers)) < len(numbers) or words.count("server") > 1:
             raise ConfigurationError(
                 f"attacker '{text}' is unknown; use server, party:NUMBER, or party:NAME if the parties have "
                 "names, or several of them joined by +, such as server+party:1"
@@ -45,9 +45,8 @@ class Attacker:
         return cls("server" in words, tuple(sorted(numbers)))
 
     def __str__(self) -> str:
-        return self.name or "+".join(
-            (*(("server",) if self.server else ()), *(f"party:{party}" for party in self.parties))
-        )
+        members = ["server"] * self.server + [f"party:{party}" for party in self.parties]
+        return self.name or "+".join(members)
 
     def reads(self, at: int | None) -> bool:
         """Whether the coalition reads what is sent to the server; ``at``: the party that plays it, None: the server."""

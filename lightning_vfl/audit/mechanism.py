@@ -1,7 +1,7 @@
 """Trials of an aggregator's mechanism: rounds of real messages in which a coin chooses a party's embedding."""
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 ROWS = 2**16  # trials of one round
 
 
-@dataclass(frozen=True, eq=False)
-class Trials:
+class Trials(NamedTuple):
     """The trials as the attacker sees them, and the truth.
 
     Args:

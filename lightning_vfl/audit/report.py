@@ -3,9 +3,9 @@
 import html
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from math import isnan
+from math import inf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,21 +30,15 @@ _UNUSUAL = re.compile(r"[^A-Za-z0-9_-]")  # a party may have any name
 def table_of(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
     """One row of texts for each finding, in the order of ``COLUMNS``."""
     rows = list[tuple[str, ...]]()
-    for found in findings:
-        beside = "" if found.claimed is None else f" (claimed {shown(found.claimed)})"
-        beside += "" if found.plain is None else f" (uploads as they are: {_text(found.plain)})"
-        rows.append(
-            (
-                found.attack,
-                found.attacker,
-                found.saw,
-                f"{found.measure} {_text(found.success)}{beside}",
-                f"{_text(found.low)} to {_text(found.high)}",
-                _text(found.chance),
-                "-" if found.without is None else _text(found.without),
-                found.verdict,
-            )
-        )
+    for finding in findings:
+        success = f"{finding.measure} {_text(finding.success)}"
+        if finding.claimed is not None:
+            success += f" (claimed {shown(finding.claimed)})"
+        if finding.plain is not None:
+            success += f" (uploads as they are: {_text(finding.plain)})"
+        interval = f"{_text(finding.low)} to {_text(finding.high)}"
+        numbers = success, interval, _text(finding.chance), _text(finding.without)
+        rows.append((finding.attack, finding.attacker, finding.saw, *numbers, finding.verdict))
     return rows
 
 
@@ -54,12 +48,11 @@ def print_findings(findings: Sequence[Finding]) -> None:
     from rich.table import Table
 
     terminal = console()
-    for attacker in dict.fromkeys(found.attacker for found in findings):
-        own = [found for found in findings if found.attacker == attacker]
-        table = Table(title=f"what {attacker} gets", pad_edge=False)
-        rows = table_of(own)
+    for attacker in dict.fromkeys(finding.attacker for finding in findings):
+        rows = table_of([finding for finding in findings if finding.attacker == attacker])
         names = [row[0].replace("(", "\n(", 1) for row in rows]  # the settings of an attack in a line of their own
         longest = max(cell_len(line) for name in names for line in name.splitlines())
+        table = Table(title=f"what {attacker} gets", pad_edge=False)
         table.add_column("attack", overflow="fold", no_wrap=longest + _BESIDE <= terminal.width)
         for name in COLUMNS[3:]:
             table.add_column(name, overflow="fold")
@@ -80,11 +73,11 @@ def metrics_of(findings: Sequence[Finding]) -> dict[str, float]:
     Settings of an attack are not in the name, because some loggers accept letters, digits and few signs alone.
     """
     metrics: dict[str, float] = {}
-    for found in findings:
-        if not isnan(found.success):
-            who = _UNUSUAL.sub("_", found.attacker.replace(":", "").replace("+", "-"))
-            name = f"audit/{who}/{found.attack.partition('(')[0]}"
-            metrics[name] = max(found.success, metrics.get(name, found.success))
+    for finding in findings:
+        if not isnan(finding.success):
+            who = _UNUSUAL.sub("_", finding.attacker.replace(":", "").replace("+", "-"))
+            name = f"audit/{who}/{finding.attack.partition('(')[0]}"
+            metrics[name] = max(finding.success, metrics.get(name, finding.success))
     return metrics
 
 
@@ -121,44 +114,51 @@ def write_parquet(findings: Sequence[Finding], path: Path) -> None:
     """One row for each finding; an absent number is null."""
     import pandas as pd
 
-    rows = [{name: getattr(found, name) for name in _NUMBERS} for found in findings]
+    rows = [{name: getattr(finding, name) for name in _NUMBERS} for finding in findings]
     pd.DataFrame(rows, columns=_NUMBERS).to_parquet(path, index=False)
 
 
 def markdown_page(findings: Sequence[Finding], title: str) -> str:
     """The table and the figures, which are in the page itself."""
-    figures = [f"## {found.attack}\n\n{figure}" for found in findings if (figure := figure_of(found))]
+    figures = [f"## {attack}\n\n{figure}" for attack, figure in _figures(findings)]
     return "\n\n".join([f"# {title}", markdown_of(findings), *figures]) + "\n"
 
 
 def html_page(findings: Sequence[Finding], title: str) -> str:
     """The same as one HTML file that loads nothing."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in COLUMNS)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in table_of(findings))
-    figures = "".join(
-        f"<h2>{html.escape(found.attack)}</h2>{figure}" for found in findings if (figure := figure_of(found))
-    )
+    title = html.escape(title)
+    table = _html_row("th", COLUMNS) + "".join(_html_row("td", row) for row in table_of(findings))
+    figures = "".join(f"<h2>{html.escape(attack)}</h2>{figure}" for attack, figure in _figures(findings))
     style = "body{font-family:sans-serif;margin:2em}td,th{border:1px solid #999;padding:.3em .6em;text-align:left}"
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{style}table{{border-collapse:collapse}}</style></head><body><h1>{html.escape(title)}</h1>"
-        f"<table><tr>{head}</tr>{body}</table>{figures}</body></html>\n"
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{style}table{{border-collapse:collapse}}</style></head><body><h1>{title}</h1>"
+        f"<table>{table}</table>{figures}</body></html>\n"
     )
 
 
-def figure_of(found: Finding) -> str:
-    """An SVG element: reconstructed images above the true ones, or guesses against true values; "": no figure."""
-    if found.pictures is None:
-        return ""
+def _html_row(cell: str, texts: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{cell}>{html.escape(text)}</{cell}>" for text in texts) + "</tr>"
+
+
+def _figures(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
+    """The attack, and an SVG element, of each finding with pictures."""
+    for finding in findings:
+        if finding.pictures is not None:
+            guesses, truth = finding.pictures
+            yield finding.attack, _figure(guesses.numpy(), truth.numpy())
+
+
+def _figure(guesses: Any, truth: Any) -> str:
+    """An SVG element: reconstructed images above the true ones, or guesses against true values."""
     from matplotlib.figure import Figure
 
-    guesses, truth = (own.numpy() for own in found.pictures)
     if guesses.ndim > 2:
         figure = Figure(figsize=(_IMAGES, 2.2))
         for place in range(min(_IMAGES, len(guesses))):
             for row, images in enumerate((guesses, truth)):
                 axes: Axes = figure.add_subplot(2, _IMAGES, row * _IMAGES + place + 1)
-                image: Any = images[place]
+                image = images[place]
                 axes.imshow(image.mean(0) if image.ndim > 2 else image, cmap="gray")
                 axes.set_axis_off()
         figure.suptitle("reconstructed (above) and true (below)")
@@ -174,5 +174,5 @@ def figure_of(found: Finding) -> str:
     return text[text.index("<svg") :]
 
 
-def _text(value: float) -> str:
-    return "-" if isnan(value) else "∞" if value == float("inf") else f"{value:.3f}"
+def _text(value: float | None) -> str:
+    return "-" if value is None or isnan(value) else "∞" if value == inf else f"{value:.3f}"

@@ -208,7 +208,7 @@ def side_by_side(tables: Sequence[tuple[Tensor, Tensor]], records: int) -> tuple
     """The records (n,) that are in all of one or more tables of ids and rows, ascending, and their rows joined."""
     place = torch.stack([places(ids, records) for ids, _ in tables])
     common = (place >= 0).all(0).nonzero().flatten()
-    joined = [rows[own] for (_, rows), own in zip(tables, place[:, common], strict=True)]
+    joined = [rows[kept] for (_, rows), kept in zip(tables, place[:, common], strict=True)]
     return common, torch.cat(joined, 1)
 
 

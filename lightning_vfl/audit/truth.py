@@ -92,8 +92,8 @@ class Truth:
     def counts(self, transcript: "Transcript", rounds: Tensor) -> Tensor:
         """(rounds, C) float64, the records of each class in the batches of these rounds."""
         ids = {entry.round: entry.ids for entry in reversed(transcript.entries) if len(entry.ids)}
-        labels = [self.labels()[ids[number]] for number in rounds.tolist()]
-        return torch.stack([torch.bincount(own, minlength=self.classes) for own in labels]).double()
+        batches = [self.labels()[ids[number]] for number in rounds.tolist()]
+        return torch.stack([torch.bincount(labels, minlength=self.classes) for labels in batches]).double()
 
     def shared_numbers(self, module: "VFLModule", party: int, ids: Tensor) -> Tensor:
         """(n, W) float64, the integers that a party shares under ``LagrangeCoded``."""

@@ -46,7 +46,7 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
 def _without_hooks(network: nn.Module) -> nn.Module:
     """A copy without the hooks of profilers, loggers and authors, which are for rounds, and may not be copied."""
     attributes = [item for layer in network.modules() for item in vars(layer).items()]
-    hooks: dict[int, Any] = {id(own): type(own)() for name, own in attributes if name.endswith("hooks") and own}
+    hooks: dict[int, Any] = {id(hook): type(hook)() for name, hook in attributes if name.endswith("hooks") and hook}
     return copy.deepcopy(network, hooks)
 
 

@@ -224,7 +224,7 @@ class PrivacyAccountant:
             return False
         nothing = np.zeros(self.records, np.int32)
         charged = [self._counts.get(event, nothing)[: other.records] for event in other._counts]
-        return all(bool((own >= counts).all()) for own, counts in zip(charged, other._counts.values(), strict=True))
+        return all(bool((here >= there).all()) for here, there in zip(charged, other._counts.values(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint, for the safe loader: N, the events, counts (kinds, N) int32."""

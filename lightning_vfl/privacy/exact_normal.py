@@ -146,11 +146,11 @@ def settled(first: int, second: int, bits: int, scale: float) -> tuple[int, int]
         angle = 2 * mpmath.pi * (second + mpmath.mpf(0.5)) * unit
         # The cosine changes by at most π 2^-bits over half the interval; 4 covers the rounding errors too.
         error = scale * ((longest - shortest) / 2 + 4 * longest * unit)
-        found = []
+        pair = []
         for part in (mpmath.cos(angle), mpmath.sin(angle)):
             shifted = scale * radius * part + mpmath.mpf(0.5)
             low, high = mpmath.floor(shifted - error), mpmath.floor(shifted + error)
             if low != high:
                 return None
-            found.append(int(low))
-    return found[0], found[1]
+            pair.append(int(low))
+    return pair[0], pair[1]

@@ -51,8 +51,8 @@ class KnownRecords:
         if self._order is None:
             self._order = np.argsort(self.hashes, kind="stable")
         places = np.searchsorted(self.hashes, hashes, sorter=self._order)
-        found = self._order[np.minimum(places, len(self.hashes) - 1)]
-        return np.where(self.hashes[found] == hashes, found, -1)
+        candidates = self._order[np.minimum(places, len(self.hashes) - 1)]
+        return np.where(self.hashes[candidates] == hashes, candidates, -1)
 
     def unknown(self, hashes: "Hashes") -> "Hashes":
         """The hashes that are not known, each once, in their order."""

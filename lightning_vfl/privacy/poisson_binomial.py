@@ -181,9 +181,9 @@ def poisson_binomial_profiles(levels: int, beta: float, num_parties: int, epsilo
         for ratio, p, q in zip(ratios.T, sums[0].T, sums[1].T, strict=True):
             upto = np.searchsorted(-ratio, -epsilons)  # outcomes with a larger ratio than γ
             inside = np.maximum(upto - 1, 0)
-            found = np.where(upto > 0, p[inside] - gamma * q[inside] + 64 * _ULP * p[inside], 0.0)
+            delta = np.where(upto > 0, p[inside] - gamma * q[inside] + 64 * _ULP * p[inside], 0.0)
             name = (2 * k <= last, min(k, last - k).bit_length())
-            groups[name] = np.maximum(groups.get(name, np.maximum(0.0, 1.0 - gamma)), found)
+            groups[name] = np.maximum(groups.get(name, np.maximum(0.0, 1.0 - gamma)), delta)
             k += 1
     inflated = np.minimum(np.array(list(groups.values())) * (1 + 1e-12), 1.0)
     return np.where(epsilons >= most * (1 + 8 * _ULP), 0.0, inflated)

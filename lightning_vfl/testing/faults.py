@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome, differing
-from lightning_vfl.testing.law import Law, require
+from lightning_vfl.testing.law import Law, LawBroken, require
 from lightning_vfl.types import Roster
 
 LEAST = {"delay": 0, "peer_delay": 0, "slowdown": 1}  # of the fields that are numbers
@@ -101,8 +101,8 @@ def outcomes_have_their_shapes_units_and_ranges(subject: Subject) -> None:
         for name in (field.name for field in fields(RoundOutcome)):
             value = getattr(outcome, name)
             like = getattr(needed, name)
-            given, wanted = ((tuple(x.shape), x.dtype, x.device.type) for x in (value, like))
-            require(given == wanted, f"{name} at request {request} is {given} instead of {wanted}")
+            form, wanted = ((tuple(x.shape), x.dtype, x.device.type) for x in (value, like))
+            require(form == wanted, f"{name} at request {request} is {form} instead of {wanted}")
             if name in LEAST:
                 fine = bool(value.isfinite().all()) and float(value.min()) >= LEAST[name]
                 require(fine, f"{name} at request {request} is {value.tolist()}; use finite numbers >= {LEAST[name]}")
@@ -129,9 +129,9 @@ def hosts_are_those_of_a_sample(subject: Subject) -> None:
     """``hosts`` is the hosts' part of ``sample``."""
     model = deepcopy(subject.model)
     for request, outcome in enumerate(subject.outcomes):
-        told = model.hosts(request, subject.roster, subject.seed)
-        same = torch.equal(told, outcome.hosts)
-        require(same, f"hosts at request {request} is {told.tolist()}, sample says {outcome.hosts.tolist()}")
+        hosts = model.hosts(request, subject.roster, subject.seed)
+        same = torch.equal(hosts, outcome.hosts)
+        require(same, f"hosts at request {request} is {hosts.tolist()}, sample says {outcome.hosts.tolist()}")
 
 
 def silent_is_what_the_outcomes_do(subject: Subject) -> None:
@@ -139,19 +139,20 @@ def silent_is_what_the_outcomes_do(subject: Subject) -> None:
 
     One that announces absences ``announces``.
     """
+    model = subject.model
     for request, outcome in enumerate(subject.outcomes):
-        require(
-            subject.model.announces or bool(outcome.announced.all()),
-            f"announced of request {request} has absent parties, but announces is False; return True from announces",
-        )
+        away = not outcome.announced.all()
         lost = [name for name in ("sends", "receives", "links") if not getattr(outcome, name).all()]
-        require(
-            subject.model.silent or not lost,
-            f"{', '.join(lost)} of request {request} loses messages, but silent is False; return True from silent",
-        )
-        apart = not (bool(outcome.hosts.all()) and bool(outcome.links.all()))
-        told = subject.model.tells_hosts_apart or not apart
-        require(told, f"hosts or links are down at request {request}, but tells_hosts_apart is False; return True")
+        apart = not (outcome.hosts.all() and outcome.links.all())
+        if away and not model.announces:
+            what = f"announced of request {request} has absent parties, but announces"
+            raise LawBroken(f"{what} is False; return True from announces")
+        if lost and not model.silent:
+            what = f"{', '.join(lost)} of request {request} loses messages, but silent"
+            raise LawBroken(f"{what} is False; return True from silent")
+        if apart and not model.tells_hosts_apart:
+            what = f"hosts or links are down at request {request}, but tells_hosts_apart"
+            raise LawBroken(f"{what} is False; return True")
 
 
 LAWS = (

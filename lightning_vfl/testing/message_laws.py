@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.testing.law import require, require_close, require_same_bits
 from lightning_vfl.testing.rounds import BASIS, RECORDS, ROWS, Subject, Upload
 from lightning_vfl.types import Stage
-from lightning_vfl.wire import LinearForms, Message
+from lightning_vfl.wire import Leg, LinearForms, Message
 
 
 def messages_fit_their_legs(subject: Subject) -> None:
@@ -27,47 +26,43 @@ def messages_fit_their_legs(subject: Subject) -> None:
     legs = wire.legs(coded, server.widths, basis, server.roster)
     signed = next((message for message in messages if message.relayed), None)
     if signed is not None:  # the server hands the message on to every party: a leg of its own
-        handed_on = [leg for leg in legs if leg.to == "parties"]
+        relayed = [leg for leg in legs if leg.to == "parties"]
         size = wire.needed(m) * signed.pieces[0].nbytes
-        told = [leg.bytes.tolist() for leg in handed_on]
-        require(told == [[size] * m], f"the relayed message has {size} bytes a party, its legs announce {told}")
-        legs = tuple(leg for leg in legs if leg is not handed_on[0])
+        announced = [leg.bytes.tolist() for leg in relayed]
+        require(
+            announced == [[size] * m], f"the relayed message has {size} bytes a party, its legs announce {announced}"
+        )
+        legs = tuple(leg for leg in legs if leg is not relayed[0])
     sent = [part for message in messages for part in (message, message.alongside) if part is not None]
     require(len(sent) == len(legs), f"{len(sent)} messages are sent where {len(legs)} legs are announced")
     for message, leg in zip(sent, legs, strict=True):
-        _fits(message, (leg.kind, leg.to), tuple(range(m)))
-        to_others = [p.numel() * (m - 1) // m if message.to == "peers" else p.numel() for p in message.pieces]
-        _sized(message, to_others, leg.elements, leg.bits)
-    downlink = wire.downlink(len(ROWS), server.widths, server.roster)
+        _require_fit(message, leg, tuple(range(m)))
     answer = wire.server_side().answer(torch.ones_like(decoded.value), decoded, server)
-    _fits(answer, (downlink.kind, downlink.to), ())
-    receivers = answer.receivers
-    members = server.roll.included_parties
-    require(
-        receivers == members, f"the answer has pieces for the parties {receivers}; the included parties are {members}"
-    )
-    _sized(answer, [piece.numel() for piece in answer.pieces], downlink.elements, downlink.bits)
+    _require_fit(answer, wire.downlink(len(ROWS), server.widths, server.roster), ())
+    receivers, members = answer.receivers, server.roll.included_parties
+    what = f"the answer has pieces for the parties {receivers}; the included parties are {members}"
+    require(receivers == members, what)
 
 
-def _fits(message: Message, announced: tuple[str, str], senders: tuple[int, ...]) -> None:
-    what = (message.kind, message.to)
-    require(what == announced, f"a message '{what[0]}' to {what[1]} is sent where {announced} is announced")
-    require(message.senders == senders, f"'{message.kind}' has the senders {message.senders} instead of {senders}")
-
-
-def _sized(message: Message, numbers: list[int], elements: Tensor, bits: int) -> None:
-    told = elements.tolist()
-    kind = message.kind
-    if message.pieces[0].is_floating_point():
-        size = 8 * message.pieces[0].element_size()
-        require(size == bits, f"the numbers of '{kind}' have {size} bits, its leg announces {bits}")
-        require(numbers == told, f"'{kind}' has {numbers} numbers, its leg announces {told}")
-        return
-    require(numbers == told, f"'{kind}' has {numbers} numbers, its leg announces {told}")
+def _require_fit(message: Message, leg: Leg, senders: tuple[int, ...]) -> None:
+    """The message has the kind, the destination, the senders and the size that the leg announces."""
+    kind, parties = message.kind, len(leg.elements)
+    what, announced = (kind, message.to), (leg.kind, leg.to)
+    require(what == announced, f"a message '{kind}' to {message.to} is sent where {announced} is announced")
+    require(message.senders == senders, f"'{kind}' has the senders {message.senders} instead of {senders}")
+    numbers = [piece.numel() for piece in message.pieces]
+    if message.to == "peers":
+        numbers = [number * (parties - 1) // parties for number in numbers]
+    elements = leg.elements.tolist()
+    require(numbers == elements, f"'{kind}' has {numbers} numbers, its leg announces {elements}")
     for piece in message.pieces:
-        lowest, highest = int(piece.to(torch.int64).min()), int(piece.to(torch.int64).max())
-        fits = lowest >= 0 and highest.bit_length() <= bits
-        require(fits, f"the numbers of '{kind}' go from {lowest} to {highest}, its leg announces {bits} bits")
+        if piece.is_floating_point():
+            bits = 8 * piece.element_size()
+            require(bits == leg.bits, f"the numbers of '{kind}' have {bits} bits, its leg announces {leg.bits}")
+        else:
+            lowest, highest = int(piece.to(torch.int64).min()), int(piece.to(torch.int64).max())
+            fits = lowest >= 0 and highest.bit_length() <= leg.bits
+            require(fits, f"the numbers of '{kind}' go from {lowest} to {highest}, its leg announces {leg.bits} bits")
 
 
 def hosting_together_is_hosting_alone(subject: Subject) -> None:
@@ -79,17 +74,16 @@ def hosting_together_is_hosting_alone(subject: Subject) -> None:
     everyone = torch.ones(subject.parties, dtype=torch.bool)
     answers = together.then(everyone, together.first) if together.first.to == "peers" else None
     for party in range(subject.parties):
-        own = subject.play(hosted=(party,))
-        alone = Upload(own.aggregator, own.contribution, own.parties)
+        hosted = subject.play(hosted=(party,))
+        alone = Upload(hosted.aggregator, hosted.contribution, hosted.parties)
         require(alone.first.senders == (party,), f"party {party} alone sends for the parties {alone.first.senders}")
-        pairs = [(alone.first, together.first)]
-        if together.first.alongside is not None and alone.first.alongside is not None:
-            pairs.append((alone.first.alongside, together.first.alongside))
+        pairs = [(alone.first, together.first), (alone.first.alongside, together.first.alongside)]
         if answers is not None:
             pairs.append((alone.then(everyone, together.first), answers))
-        for a, b in pairs:
-            what = f"'{a.kind}' of party {party} alone against that among {subject.parties} hosted parties"
-            require_same_bits(a.pieces[0], b.pieces[party], what)
+        for one, among in pairs:
+            if one is not None and among is not None:
+                what = f"'{one.kind}' of party {party} alone against that among {subject.parties} hosted parties"
+                require_same_bits(one.pieces[0], among.pieces[party], what)
 
 
 def carrying_together_is_carrying_alone(subject: Subject) -> None:
@@ -99,22 +93,25 @@ def carrying_together_is_carrying_alone(subject: Subject) -> None:
     exchange.aggregate = exchange.send()
     grad = torch.randn(exchange.aggregate.value.shape, generator=torch.Generator().manual_seed(1))
     answer = exchange.sides.server.answer(grad, exchange.aggregate, played.server)
+    # every party gets other numbers: a mean gives all parties the same
     different = [p * (1 + i) if p.is_floating_point() else p for i, p in enumerate(answer.pieces)]
-    answer = replace(answer, pieces=tuple(different))  # a mean gives all parties the same
+    answer = replace(answer, pieces=tuple(different))
     together = exchange.sides.party.carry(answer, played.contribution, played.parties)
-    apart = replace(answer, pieces=tuple(piece.clone() for piece in answer.pieces))  # no two are one tensor
     members = answer.receivers or tuple(range(subject.parties))
-    for others in (apart, replace(answer, receivers=members[::-1], pieces=apart.pieces[::-1])):
-        carried = exchange.sides.party.carry(others, played.contribution, played.parties)
+    clones = tuple(piece.clone() for piece in answer.pieces)  # no two are one tensor
+    for order in (slice(None), slice(None, None, -1)):
+        other = replace(answer, receivers=members[order], pieces=clones[order])
+        carried = exchange.sides.party.carry(other, played.contribution, played.parties)
         for party, (a, b) in enumerate(zip(carried, together, strict=True)):
             require_close(a, b, 1.3e-6, 1e-5, f"the gradient of party {party} from pieces in another order")
     for party in range(0 if subject.random else subject.parties):
-        own = subject.play(hosted=(party,))
-        side = wire_of(own.aggregator).party_side()
-        (alone,) = side.carry(answer, own.contribution, own.parties)
+        hosted = subject.play(hosted=(party,))
+        side = wire_of(hosted.aggregator).party_side()
+        (alone,) = side.carry(answer, hosted.contribution, hosted.parties)
         require_close(alone, together[party], 1.3e-6, 1e-5, f"the gradient of party {party} alone")
         piece = replace(answer, receivers=(party,), pieces=(answer.pieces[members.index(party)],))
-        (of_piece,) = side.carry(piece, own.contribution, own.parties)
+        (of_piece,) = side.carry(piece, hosted.contribution, hosted.parties)
         require_same_bits(of_piece, alone, f"the gradient of party {party} from its own piece alone")
-        (of_nothing,) = side.carry(replace(answer, receivers=(), pieces=()), own.contribution, own.parties)
+        nothing = replace(answer, receivers=(), pieces=())
+        (of_nothing,) = side.carry(nothing, hosted.contribution, hosted.parties)
         require(not of_nothing.any(), f"party {party} has a gradient without a piece of the answer")

@@ -212,14 +212,16 @@ def predictions_fit_the_task(subject: Subject) -> None:
     """One finite prediction for each record: (B, C) shares of classes that sum to 1, or (B,)."""
     module = subject.whole.module
     classes = subject.data().num_classes
-    given = subject.predictions(module)
+    predictions = subject.predictions(module)
     data = subject.data()
     data.setup("test")
     form = (len(data.records("test")), *((classes,) if classes is not None and classes > 2 else ()))
-    require(tuple(given.shape) == form, f"the predictions have shape {tuple(given.shape)} instead of {form}")
-    require(bool(torch.isfinite(given).all()), "predictions are not finite")
-    if given.dim() == 2:
-        require_close(given.sum(1), torch.ones(len(given)), 0.0, 1e-4, "the sums of a record's class probabilities")
+    shape = tuple(predictions.shape)
+    require(shape == form, f"the predictions have shape {shape} instead of {form}")
+    require(bool(torch.isfinite(predictions).all()), "predictions are not finite")
+    if predictions.dim() == 2:
+        sums = predictions.sum(1)
+        require_close(sums, torch.ones(len(sums)), 0.0, 1e-4, "the sums of a record's class probabilities")
 
 
 def a_prediction_does_not_depend_on_other_records(subject: Subject) -> None:

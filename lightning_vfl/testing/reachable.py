@@ -22,26 +22,26 @@ def mutable_objects(start: Any) -> list[Any]:
     classes of settings. An aggregator in the clear is shared with the server as configuration: it is walked too, and
     must hold nothing mutable.
     """
-    found: list[Any] = []
-    left, seen = [start], set()
-    while left:
-        one = left.pop()
+    objects: list[Any] = []
+    queue, seen = [start], set()
+    while queue:
+        one = queue.pop()
         if isinstance(one, IMMUTABLE) or id(one) in seen:
             continue
         seen.add(id(one))
         if isinstance(one, tuple):
-            left += list(one)
+            queue += list(one)
         elif isinstance(one, FunctionType | MethodType | partial):
-            left += [cell.cell_contents for cell in getattr(one, "__closure__", None) or ()]
-            left += [getattr(one, "__self__", None), *getattr(one, "args", ()), *getattr(one, "keywords", {}).values()]
+            queue += [cell.cell_contents for cell in getattr(one, "__closure__", None) or ()]
+            queue += [getattr(one, "__self__", None), *getattr(one, "args", ()), *getattr(one, "keywords", {}).values()]
         elif isinstance(one, SETTINGS) or (is_dataclass(one) and _frozen(one)):
-            left += list(vars(one).values())
+            queue += list(vars(one).values())
         else:
-            found.append(one)
-            left += list(one.values()) if isinstance(one, dict) else []
-            left += list(one) if isinstance(one, list | set) else []
-            left += list(vars(one).values()) if hasattr(one, "__dict__") else []
-    return found
+            objects.append(one)
+            queue += list(one.values()) if isinstance(one, dict) else []
+            queue += list(one) if isinstance(one, list | set) else []
+            queue += list(vars(one).values()) if hasattr(one, "__dict__") else []
+    return objects
 
 
 def _frozen(one: Any) -> bool:

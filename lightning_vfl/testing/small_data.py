@@ -42,7 +42,7 @@ class SmallClasses(VerticalDataModule):
         y = torch.arange(90) % 3
         x = (torch.randn(3, 8, generator=generator) * 2)[y] + torch.randn(90, 8, generator=generator)
         rows = {name: slice(*_ENDS[name]) for name in names}
-        return {name: Split(x[own], y[own], np.arange(1000, 1090)[own]) for name, own in rows.items()}
+        return {name: Split(x[some], y[some], np.arange(1000, 1090)[some]) for name, some in rows.items()}
 
 
 def quiet_trainer(folder: Path, **settings: Any) -> Trainer:

@@ -29,14 +29,14 @@ class Subject:
 
     def close(self, arrivals: Tensor, needed: int) -> tuple[Tensor, float]:
         """What the rule says, in the form that it has to have."""
-        told = self.rule.close(arrivals.clone(), needed)
-        who, when = told if isinstance(told, tuple) and len(told) == 2 else (None, None)
+        closed = self.rule.close(arrivals.clone(), needed)
+        who, when = closed if isinstance(closed, tuple) and len(closed) == 2 else (None, None)
         form = isinstance(who, Tensor) and (who.shape, who.dtype) == (arrivals.shape, torch.bool)
         require(
             form and isinstance(when, int | float),
-            f"close of arrivals {arrivals.tolist()} returns {told!r} instead of ({self.parties},) bool and seconds",
+            f"close of arrivals {arrivals.tolist()} returns {closed!r} instead of ({self.parties},) bool and seconds",
         )
-        return told
+        return closed
 
 
 def check_waiting_rule(rule: WaitingRule, parties: int = 3) -> None:
@@ -72,10 +72,11 @@ def included_parties_have_arrived(subject: Subject) -> None:
     for arrivals, needed in subject.crowds():
         who, when = subject.close(arrivals, needed)
         fine = bool((arrivals[who] <= when).all()) and bool(arrivals[who].isfinite().all())
-        told = f"arrivals {arrivals.tolist()} and needed = {needed} give {who.tolist()} after {when:g} s"
-        require(fine, f"{told}; include parties that have arrived by then")
+        result = f"arrivals {arrivals.tolist()} and needed = {needed} give {who.tolist()} after {when:g} s"
+        require(fine, f"{result}; include parties that have arrived by then")
         again, at = subject.close(arrivals, needed)
-        require(torch.equal(who, again) and when == at, f"{told}, and {again.tolist()} after {at:g} s the second time")
+        same = torch.equal(who, again) and when == at
+        require(same, f"{result}, and {again.tolist()} after {at:g} s the second time")
 
 
 def a_delay_of_one_party_excludes_no_other(subject: Subject) -> None:
@@ -108,10 +109,8 @@ def fewest_parties_are_included_if_all_arrive_at_once(subject: Subject) -> None:
     """``fewest`` is what ``close`` includes when nobody is late."""
     for needed in range(1, subject.parties + 1):
         who, _ = subject.close(torch.zeros(subject.parties, dtype=torch.float64), needed)
-        told = subject.rule.fewest(subject.parties, needed)
-        require(
-            int(who.sum()) == told, f"{int(who.sum())} parties are included, fewest says {told} (needed = {needed})"
-        )
+        count, fewest = int(who.sum()), subject.rule.fewest(subject.parties, needed)
+        require(count == fewest, f"{count} parties are included, fewest says {fewest} (needed = {needed})")
 
 
 def a_rule_that_waits_on_closes_at_its_patience(subject: Subject) -> None:

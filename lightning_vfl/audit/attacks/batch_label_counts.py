@@ -1,7 +1,5 @@
 """How many records of each class a batch has, from the gradient of the top's last bias."""
 
-from typing import ClassVar
-
 import torch
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for
@@ -18,7 +16,7 @@ class BatchLabelCounts(Attack):
         Wainakh et al., "User-Level Label Leakage from Gradients in Federated Learning", PETS 2022, section 4.
     """
 
-    target: ClassVar[Target] = Target.COUNTS
+    target = Target.COUNTS
 
     @property
     def needs(self) -> Needs:

@@ -1,7 +1,6 @@
 """A lower bound on ε from canaries in one training."""
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ class CanariesInTraining(Attack):
         Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, algorithm 1.
     """
 
-    target: ClassVar[Target] = Target.CANARIES
+    target = Target.CANARIES
     party: int = 0
     canaries: int = 1000
     value: float = 3.0

@@ -1,7 +1,6 @@
 """What colluding parties compute from their shares of another party's records."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -28,7 +27,7 @@ class Collusion(Attack):
         Li, Yao, Liu, "FedVS", ICML 2023, theorem 5.2.
     """
 
-    target: ClassVar[Target] = Target.SHARES
+    target = Target.SHARES
     party: int = 0
 
     def run(self, seen: Seen, known: Known) -> Guesses:

@@ -1,7 +1,6 @@
 """Columns with few values, from uploads that drift."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
 from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
@@ -19,7 +18,7 @@ class DriftColumns(Attack):
         seconds: as in ``DriftNeighbours``.
     """
 
-    target: ClassVar[Target] = Target.COLUMNS
+    target = Target.COLUMNS
     seconds: float = SECONDS
 
     def __post_init__(self) -> None:

@@ -1,7 +1,6 @@
 """Features of a party from uploads that drift, with few known records."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for
 from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
@@ -22,7 +21,7 @@ class DriftFeatures(Attack):
         seconds: as in ``DriftNeighbours``.
     """
 
-    target: ClassVar[Target] = Target.FEATURES
+    target = Target.FEATURES
     party: int = 2
     known: int = 40
     seconds: float = SECONDS

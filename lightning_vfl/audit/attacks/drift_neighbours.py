@@ -1,7 +1,6 @@
 """Which records are alike, from uploads that drift."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
 from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
@@ -24,7 +23,7 @@ class DriftNeighbours(Attack):
         seconds: the time for the fit of hidden layers; several attacks of an audit with the same time share one fit.
     """
 
-    target: ClassVar[Target] = Target.NEIGHBOURS
+    target = Target.NEIGHBOURS
     seconds: float = SECONDS
 
     def __post_init__(self) -> None:

@@ -1,7 +1,6 @@
 """A lower bound on ε of an aggregator's mechanism, from many trials."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -31,7 +30,7 @@ class EpsilonLowerBound(Attack):
         ConfigurationError: for numbers that are not positive; for an aggregator that does not account for privacy.
     """
 
-    target: ClassVar[Target] = Target.COINS
+    target = Target.COINS
     trials: int = 100_000
     uploads: int = 1
     width: int = 1

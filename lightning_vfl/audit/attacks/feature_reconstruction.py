@@ -1,7 +1,6 @@
 """Features of a party from aggregates, with known records."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -23,7 +22,7 @@ class FeatureReconstruction(Attack):
         epochs: ``all``, or the number of epochs from the first on.
     """
 
-    target: ClassVar[Target] = Target.FEATURES
+    target = Target.FEATURES
     party: int = 2
     known: int = 1000
     epochs: int | str = "all"

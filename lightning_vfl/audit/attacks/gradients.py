@@ -20,11 +20,11 @@ def sent_gradients(seen: Seen, epoch: int) -> tuple[Tensor, Tensor]:
     if not parties:
         raise NothingSeen("gradients are sent to parties, and the attacker is none")
     entries = {party: list(seen.transcript.find(GRADIENTS, "down", receiver=party)) for party in parties}
-    tables = [by_record(entry for entry in own if entry.epoch == epoch) for own in entries.values()]
+    tables = [by_record(entry for entry in received if entry.epoch == epoch) for received in entries.values()]
     tables = [(ids, rows) for ids, rows in tables if len(ids)]
     if tables:
         return side_by_side(tables, seen.records)
-    epochs = {entry.epoch for own in entries.values() for entry in own}
+    epochs = {entry.epoch for received in entries.values() for entry in received}
     if epochs:
         raise NothingSeen(f"the attack takes epoch {epoch}, the training has {min(epochs)} to {max(epochs)}")
     raise NothingSeen("no gradient is sent")

@@ -1,7 +1,6 @@
 """Whole records of a group from the sums of its model updates."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -25,7 +24,7 @@ class GroupInversion(Attack):
         docs/results/attacks.md, "groups": the same attack for bottoms with hidden layers.
     """
 
-    target: ClassVar[Target] = Target.RECORDS
+    target = Target.RECORDS
     party: int = 1
 
     def run(self, seen: Seen, known: Known) -> Guesses:

@@ -1,7 +1,6 @@
 """Embeddings of a party from sums, with known embeddings."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
 from lightning_vfl.audit.attacks.regression import guesses_from_known
@@ -21,7 +20,7 @@ class KnownPlaintext(Attack):
         known: records whose embeddings by the trained bottom of this party the attacker knows.
     """
 
-    target: ClassVar[Target] = Target.EMBEDDINGS
+    target = Target.EMBEDDINGS
     party: int = 2
     known: int = 1000
 

@@ -1,7 +1,6 @@
 """Labels from the directions of gradients, with a few known labels."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -26,7 +25,7 @@ class LabelsByDirection(Attack):
         Li et al., "Label Leakage and Protection in Two-party Split Learning", ICLR 2022, section 3.2 (cosine).
     """
 
-    target: ClassVar[Target] = Target.CLASSES
+    target = Target.CLASSES
     known: int = 1
     epoch: int = 1
 

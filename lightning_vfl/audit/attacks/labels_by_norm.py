@@ -1,7 +1,6 @@
 """Labels of two classes from the norms of gradients."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
 from lightning_vfl.audit.attacks.gradients import sent_gradients
@@ -25,7 +24,7 @@ class LabelsByNorm(Attack):
         Li et al., "Label Leakage and Protection in Two-party Split Learning", ICLR 2022, section 3.1.
     """
 
-    target: ClassVar[Target] = Target.RANKS
+    target = Target.RANKS
     epoch: int = 3
 
     def check(self, seen: Seen) -> None:

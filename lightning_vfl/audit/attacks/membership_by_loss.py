@@ -1,7 +1,5 @@
 """Membership of records in the training, from predictions."""
 
-from typing import ClassVar
-
 import torch
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target
@@ -21,7 +19,7 @@ class MembershipByLoss(Attack):
         Yeom et al., "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting", CSF 2018, adversary 1.
     """
 
-    target: ClassVar[Target] = Target.MEMBERS
+    target = Target.MEMBERS
 
     def check(self, seen: Seen) -> None:
         if seen.classes < 1:

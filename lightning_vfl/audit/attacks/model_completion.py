@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,7 +35,7 @@ class ModelCompletion(Attack):
         (passive) and 4.2 (active, the malicious local optimiser).
     """
 
-    target: ClassVar[Target] = Target.CLASSES
+    target = Target.CLASSES
     known: int = 40
     active: bool = False
     _last: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -60,8 +59,9 @@ class ModelCompletion(Attack):
             guessed = certain.argmax(1)
             rows, targets = [ids], [labels]
             for c in range(seen.classes):  # as many of each class as it has guesses, so that no class dies out
-                own = np.flatnonzero(guessed == c)
-                most_certain = own[np.argsort(-certain[own, c])[: int(share * len(own))]]
+                members = np.flatnonzero(guessed == c)
+                order = np.argsort(-certain[members, c])
+                most_certain = members[order[: int(share * len(members))]]
                 rows.append(most_certain)
                 targets.append(guessed[most_certain])
             pseudo_labels = np.concatenate(targets)

@@ -1,7 +1,6 @@
 """Features of a party from one upload of each record, as the server receives it."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
 from lightning_vfl.audit.attacks.regression import guesses_from_known
@@ -21,7 +20,7 @@ class SingleUpload(Attack):
         epoch: 1 for the first.
     """
 
-    target: ClassVar[Target] = Target.FEATURES
+    target = Target.FEATURES
     party: int = 2
     known: int = 1000
     epoch: int = 1
