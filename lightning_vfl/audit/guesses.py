@@ -1,6 +1,5 @@
 """The form that guesses have to have, by what is guessed; scores of other guesses would mean something else."""
 
-from math import prod
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from torch import Tensor
 
 from lightning_vfl.audit.attack import Attack, Guesses, Target
 from lightning_vfl.audit.case import Case
+from lightning_vfl.audit.success import RULES
 from lightning_vfl.errors import ConfigurationError
 
 OF_ONE_NUMBER = (Target.RANKS, Target.COINS, Target.CANARIES, Target.MEMBERS)
@@ -64,22 +64,15 @@ def _existing(case: Case, attack: Attack) -> tuple[str, Tensor]:
 
 def _shapes(case: Case, attack: Attack, n: int, width: int) -> list[tuple[int, ...]]:
     """The allowed shapes of values for n ids; ``width`` is that of the guesses."""
-    target = attack.target
-    classes = case.truth.classes
-    if target in OF_ONE_NUMBER:
+    if attack.target in OF_ONE_NUMBER:
         return [(n,)]
-    if target == Target.CLASSES:
-        return [(n, classes), (n,)] if classes == 2 else [(n, classes)]
-    if target == Target.COUNTS:
-        return [(n, classes)]
-    if target == Target.SHARES:
-        nobody = torch.empty(0, dtype=torch.int64)
-        return [(n, case.truth.shared_numbers(case.module, attack.party, nobody).shape[1])]
-    if target in OF_COLUMNS:  # an attack may find fewer or more directions than there are columns
+    if attack.target in OF_COLUMNS:  # an attack may find fewer or more directions than there are columns
         return [(n, width)]
-    if target == Target.EMBEDDINGS:
-        return [(n, case.module.embedding_widths[attack.party])]
-    return [(n, prod(case.truth.shape(attack.party)))]
+    if attack.target == Target.CLASSES:
+        classes = case.truth.classes
+        return [(n, classes), (n,)] if classes == 2 else [(n, classes)]
+    nothing = RULES[attack.target].truth(case, attack, torch.empty(0, dtype=torch.int64))
+    return [(n, *nothing.shape[1:])]
 
 
 def _form(value: Any) -> str:

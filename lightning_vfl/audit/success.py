@@ -15,22 +15,21 @@ from lightning_vfl.audit.scores import Score, auc, epsilon_of_one_run, r_squared
 CLOSE = 0.05  # a record is recovered if its relative error in L2 norm is at most this
 
 
-Scoring = Callable[[Case, Attack, Tensor, Tensor], Score]
-
-
 @dataclass(frozen=True)
 class Rule:
     """How guesses of one kind are scored.
 
     Args:
         measure: the name of the success.
-        score: of a case and an attack, the success of guesses (n, ...) with their ids (n,).
+        truth: of a case and an attack, what is right for these ids (n,), in the shape of the guesses.
+        score: the success of guesses (n, ...) against the truth.
         of_party: whether the attack names the party that it attacks.
         of_records: whether ids are training records; those that the attacker knows are not scored.
     """
 
     measure: str
-    score: Scoring
+    truth: Callable[[Case, Attack, Tensor], Tensor]
+    score: Callable[[Tensor, Tensor], Score]
     of_party: bool = False
     of_records: bool = True
 
@@ -41,10 +40,12 @@ def score_of(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> Sco
     ids = guesses.ids
     values = guesses.values.double()
     if rule.of_records:
-        keep = ~torch.isin(ids, known)
-        ids = ids[keep]
-        values = values[keep]
-    return rule.score(case, attack, ids, values)
+        unknown = ~torch.isin(ids, known)
+        ids, values = ids[unknown], values[unknown]
+    truth = rule.truth(case, attack, ids)
+    if attack.target == Target.CANARIES:
+        return epsilon_of_one_run(values.numpy(), truth.numpy(), getattr(attack, "delta", 1e-5))
+    return rule.score(values, truth)
 
 
 def measure_of(case: Case, target: Target) -> str:
@@ -87,7 +88,8 @@ def _from_own_features(features: Tensor, known: Known, classes: int) -> Tensor:
     from sklearn.linear_model import LogisticRegression
 
     if known.labels is None or not len(known.ids):
-        return torch.zeros(len(features), dtype=torch.float64)
+        shape = (len(features), classes) if classes > 2 else (len(features),)
+        return torch.zeros(shape, dtype=torch.float64)
     x = ((features - features.mean(0)) / features.std(0).clamp(min=1e-9)).double()
     if len(torch.unique(known.labels)) < classes:
         return cosines(x, x[known.ids]).mean(1)
@@ -95,77 +97,92 @@ def _from_own_features(features: Tensor, known: Known, classes: int) -> Tensor:
     return torch.from_numpy(model.predict_proba(x.numpy()))
 
 
-def _r_squared(truth_of: Callable[[Case, Attack, Tensor], Tensor]) -> Scoring:
-    """R² against these true numbers of records or rounds."""
-    return lambda case, attack, ids, values: r_squared(values.numpy(), truth_of(case, attack, ids).numpy())
+def _coins(case: Case, attack: Attack, ids: Tensor) -> Tensor:
+    if case.coins is None:
+        raise TypeError("no canaries are in this training")
+    return case.coins[ids]
 
 
-def _ranks(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    return auc(values.numpy(), case.truth.labels()[ids].numpy() == 1)
+def _members(case: Case, attack: Attack, ids: Tensor) -> Tensor:
+    if case.members is None:
+        raise TypeError("it is not known who was trained on")
+    return case.members[ids]
 
 
-def _classes(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    if case.truth.classes == 2:
-        return _ranks(case, attack, ids, values if values.dim() == 1 else values[:, 1] - values[:, 0])
-    labels = case.truth.labels()[ids]
+def _columns(case: Case, attack: Attack, ids: Tensor) -> Tensor:
+    """All columns that the attacker does not have itself."""
+    return case.truth.everything(case.transcript.attacker.parties)[ids]
+
+
+def _area(values: Tensor, truth: Tensor) -> Score:
+    return auc(values.numpy(), truth.numpy())
+
+
+def _accuracy(values: Tensor, labels: Tensor) -> Score:
+    if values.dim() == 1:
+        return _area(values, labels == 1)
+    if values.shape[1] == 2:
+        return _area(values[:, 1] - values[:, 0], labels == 1)
     most = float(torch.bincount(labels).max()) / len(labels)
-    return share(int((values.argmax(1) == labels).sum()), len(ids), most)
+    return share(int((values.argmax(1) == labels).sum()), len(labels), most)
 
 
-def _records(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    truth = case.truth.group_features(attack.party)[ids]
+def _explained(values: Tensor, truth: Tensor) -> Score:
+    return r_squared(values.numpy(), truth.numpy())
+
+
+def _recovered(values: Tensor, truth: Tensor) -> Score:
     close = (values - truth).norm(dim=1) <= CLOSE * truth.norm(dim=1)
-    return share(int(close.sum()), len(ids), 0.0, RULES[Target.RECORDS].measure)
+    return share(int(close.sum()), len(truth), 0.0, RULES[Target.RECORDS].measure)
 
 
-def _shares(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    truth = case.truth.shared_numbers(case.module, attack.party, ids)
+def _equal(values: Tensor, truth: Tensor) -> Score:
     most = float((truth == truth.flatten().mode().values).double().mean())  # always the most frequent number
     return share(int((values == truth).sum()), truth.numel(), most, RULES[Target.SHARES].measure)
 
 
-def _coins(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    raise TypeError("trials of a mechanism have coins of their own; the harness scores them")
-
-
-def _canaries(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    if case.coins is None:
-        raise TypeError("no canaries are in this training")
-    return epsilon_of_one_run(values.numpy(), case.coins[ids].numpy(), getattr(attack, "delta", 1e-5))
-
-
-def _neighbours(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+def _nearest(values: Tensor, truth: Tensor) -> Score:
     """The share of records whose nearest record is right, among the records that are guessed; ties are right."""
-    right = nearest_right(values, case.truth.everything(case.transcript.attacker.parties)[ids])
-    return share(int(right.sum()), len(ids), 1 / max(len(ids) - 1, 1), RULES[Target.NEIGHBOURS].measure)
+    right = nearest_right(values, truth)
+    return share(int(right.sum()), len(truth), 1 / max(len(truth) - 1, 1), RULES[Target.NEIGHBOURS].measure)
 
 
-def _columns(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
+def _exact(values: Tensor, truth: Tensor) -> Score:
     """The share of columns with two to five values whose values are told apart without an error."""
-    right, of = exact_columns(values, case.truth.everything(case.transcript.attacker.parties)[ids])
-    return share(right, of, 0.0, RULES[Target.COLUMNS].measure)
+    return share(*exact_columns(values, truth), 0.0, RULES[Target.COLUMNS].measure)
 
 
-def _members(case: Case, attack: Attack, ids: Tensor, values: Tensor) -> Score:
-    if case.members is None:
-        raise TypeError("it is not known who was trained on")
-    return auc(values.numpy(), case.members[ids].numpy())
+def _of_harness(values: Tensor, truth: Tensor) -> Score:
+    raise TypeError("a bound on ε needs the δ of the attack: the harness computes it")
 
 
-_COUNTS = _r_squared(lambda case, attack, rounds: case.truth.counts(case.transcript, rounds))
-_FEATURES = _r_squared(lambda case, attack, ids: case.truth.features(attack.party)[ids])
-_EMBEDDINGS = _r_squared(lambda case, attack, ids: case.truth.embeddings(case.module, attack.party)[ids])
 RULES = {
-    Target.RANKS: Rule("AUC", _ranks),
-    Target.CLASSES: Rule("accuracy", _classes),
-    Target.COUNTS: Rule("R²", _COUNTS, of_records=False),
-    Target.FEATURES: Rule("R²", _FEATURES, of_party=True),
-    Target.RECORDS: Rule("share of records within 5 %", _records, of_party=True),
-    Target.SHARES: Rule("share of exact numbers", _shares, of_party=True),
-    Target.EMBEDDINGS: Rule("R²", _EMBEDDINGS, of_party=True),
-    Target.COINS: Rule("ε (lower bound)", _coins, of_records=False),
-    Target.CANARIES: Rule("ε (lower bound)", _canaries, of_party=True),
-    Target.NEIGHBOURS: Rule("share of nearest records", _neighbours),
-    Target.COLUMNS: Rule("share of columns with few values", _columns),
-    Target.MEMBERS: Rule("AUC", _members, of_records=False),
+    Target.RANKS: Rule("AUC", lambda case, _, ids: case.truth.labels()[ids] == 1, _area),
+    Target.CLASSES: Rule("accuracy", lambda case, _, ids: case.truth.labels()[ids], _accuracy),
+    Target.COUNTS: Rule(
+        "R²", lambda case, _, rounds: case.truth.counts(case.transcript, rounds), _explained, of_records=False
+    ),
+    Target.FEATURES: Rule(
+        "R²", lambda case, attack, ids: case.truth.features(attack.party)[ids], _explained, of_party=True
+    ),
+    Target.RECORDS: Rule(
+        "share of records within 5 %",
+        lambda case, attack, ids: case.truth.group_features(attack.party)[ids],
+        _recovered,
+        of_party=True,
+    ),
+    Target.SHARES: Rule(
+        "share of exact numbers",
+        lambda case, attack, ids: case.truth.shared_numbers(case.module, attack.party, ids),
+        _equal,
+        of_party=True,
+    ),
+    Target.EMBEDDINGS: Rule(
+        "R²", lambda case, attack, ids: case.truth.embeddings(case.module, attack.party)[ids], _explained, of_party=True
+    ),
+    Target.COINS: Rule("ε (lower bound)", _coins, _of_harness, of_records=False),
+    Target.CANARIES: Rule("ε (lower bound)", _coins, _of_harness, of_party=True),
+    Target.NEIGHBOURS: Rule("share of nearest records", _columns, _nearest),
+    Target.COLUMNS: Rule("share of columns with few values", _columns, _exact),
+    Target.MEMBERS: Rule("AUC", _members, _area, of_records=False),
 }

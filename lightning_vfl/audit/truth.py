@@ -92,8 +92,10 @@ class Truth:
     def counts(self, transcript: "Transcript", rounds: Tensor) -> Tensor:
         """(rounds, C) float64, the records of each class in the batches of these rounds."""
         ids = {entry.round: entry.ids for entry in reversed(transcript.entries) if len(entry.ids)}
-        batches = [self.labels()[ids[number]] for number in rounds.tolist()]
-        return torch.stack([torch.bincount(labels, minlength=self.classes) for labels in batches]).double()
+        counts = torch.zeros(len(rounds), self.classes, dtype=torch.float64)
+        for row, number in zip(counts, rounds.tolist(), strict=True):
+            row += torch.bincount(self.labels()[ids[number]], minlength=self.classes)
+        return counts
 
     def shared_numbers(self, module: "VFLModule", party: int, ids: Tensor) -> Tensor:
         """(n, W) float64, the integers that a party shares under ``LagrangeCoded``."""

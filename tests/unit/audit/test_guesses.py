@@ -13,7 +13,7 @@ from lightning_vfl.audit.harness import run_attack
 from lightning_vfl.audit.truth import Truth
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.errors import ConfigurationError
-from tests.subjects import YesNo, trainer
+from tests.subjects import Blobs, YesNo, trainer
 
 N = 54
 IDS = torch.arange(N)
@@ -86,6 +86,16 @@ def test_rounds_that_are_not_in_the_transcript(case):
     with pytest.raises(ConfigurationError, match="Own guesses for round 6, which does not exist"):
         run_attack(case, Own((rounds, torch.zeros(3, 2)), Target.COUNTS))
     assert run_attack(case, Own((rounds[:2], torch.zeros(2, 2)), Target.COUNTS)).measure == "R²"
+
+
+def test_an_attack_on_three_classes_needs_no_known_label(tmp_path):
+    ids = torch.arange(54)
+    callback = Audit("party:1", [Own((ids, torch.zeros(54, 3)), Target.CLASSES)])
+    fit = trainer(tmp_path, max_epochs=1, callbacks=[callback])
+    fit.fit(SplitVFL(Concat(), width=4, seed=0), datamodule=Blobs(batch_size=27))
+    (found,) = callback.findings
+    assert found.measure == "accuracy"
+    assert found.without == found.success  # both guess class 0 for all records
 
 
 def test_some_records_are_enough(case):
