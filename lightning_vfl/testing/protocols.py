@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor
 
 from lightning_vfl.callbacks import FaultInjector
@@ -48,15 +49,6 @@ class _Saver(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         if trainer.global_step == self.step and not self.content:
             self.content = _checkpoint(trainer)
-
-
-class _Begun(Callback):
-    """Counts the training batches that have begun."""
-
-    batches = 0
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.batches += 1
 
 
 def _checkpoint(trainer: Trainer) -> bytes:
@@ -184,14 +176,14 @@ def protocol_laws(
 
 def a_fit_changes_the_networks(subject: Subject) -> None:
     """Bottoms and top are trained, and stay finite."""
-    begun = dict(subject.unfitted().named_parameters())
+    initial = dict(subject.unfitted().named_parameters())
     fitted = dict(subject.whole.module.named_parameters())
-    changed = sorted(name for name, one in fitted.items() if not torch.equal(one, begun[name]))
-    infinite = sorted(name for name, one in fitted.items() if not torch.isfinite(one).all())
+    changed = [name for name, parameter in fitted.items() if not torch.equal(parameter, initial[name])]
+    infinite = [name for name, parameter in fitted.items() if not torch.isfinite(parameter).all()]
     require(not infinite, f"after {subject.epochs} epochs these parameters are not finite: {', '.join(infinite)}")
     for owner in ("bottoms", "top"):
-        one = any(name.startswith(f"{owner}.") for name in changed)
-        require(one, f"after {subject.epochs} epochs no parameter of {owner} has changed")
+        learnt = any(name.startswith(f"{owner}.") for name in changed)
+        require(learnt, f"after {subject.epochs} epochs no parameter of {owner} has changed")
 
 
 def a_fit_keeps_no_graph(subject: Subject) -> None:
@@ -280,21 +272,19 @@ def a_party_that_sends_nothing_learns_nothing(subject: Subject) -> None:
 
     It may still send in a phase that is documented as one without faults.
     """
-    begun_rounds = _Begun()
+    batches: list[int] = []
+    count = LambdaCallback(on_train_batch_start=lambda trainer, module, batch, number: batches.append(number))
     try:
-        fitted = subject.fit(b"", FaultInjector(_Away()), begun_rounds)
+        fitted = subject.fit(b"", FaultInjector(_Away()), count)
     except ConfigurationError as error:
-        require(not begun_rounds.batches, f"a fit with faults ends in round {begun_rounds.batches}: {error}")
+        require(not batches, f"a fit with faults ends in round {len(batches)}: {error}")
         return
     sent, usual = (int(fit.module.books.meter.total("up")[SILENT]) for fit in (fitted, subject.whole))
-    require(
-        sent == 0 or sent < usual,
-        f"{sent} bytes are counted as sent by party {SILENT}, which is away in all rounds; {usual} if it is there",
-    )
-    parts = fitted.module.bottoms.parties[SILENT].named_parameters()
-    begun = dict(subject.unfitted().bottoms.parties[SILENT].named_parameters())
-    for name, parameter in parts:
-        require_same_bits(parameter.detach(), begun[name].detach(), f"'{name}' of party {SILENT}, which sent nothing")
+    what = f"{sent} bytes are counted as sent by party {SILENT}, which is away in all rounds; {usual} if it is there"
+    require(sent == 0 or sent < usual, what)
+    initial = dict(subject.unfitted().bottoms.parties[SILENT].named_parameters())
+    for name, parameter in fitted.module.bottoms.parties[SILENT].named_parameters():
+        require_same_bits(parameter.detach(), initial[name].detach(), f"'{name}' of party {SILENT}, which sent nothing")
 
 
 def a_checkpoint_restores_the_predictions(subject: Subject) -> None:
@@ -305,9 +295,8 @@ def a_checkpoint_restores_the_predictions(subject: Subject) -> None:
         module = subject.unfitted()
         module.on_load_checkpoint(content)
         module.load_state_dict(content["state_dict"])
-    require_same_bits(
-        subject.predictions(module), subject.predictions(fitted.module), "predictions of the loaded module"
-    )
+    expected = subject.predictions(fitted.module)
+    require_same_bits(subject.predictions(module), expected, "predictions of the loaded module")
 
 
 LAWS = (
