@@ -22,6 +22,7 @@ class Part(Enum):
     FEDERATION = "parties on hosts (federate)"
     AUDIT = "audits"
     HALVES = "a top in two halves (U-shape)"
+    LOCAL_UPDATE = "a local update"
 
 
 Unsupported = Mapping[Part, str | None]

@@ -35,6 +35,7 @@ _MODULES = (  # of the classes that a recipe may name; callbacks come last, sinc
     "downlinks",
     "field",
     "local_objectives",
+    "local_updates",
     "missing",
     "networks",
     "objectives",

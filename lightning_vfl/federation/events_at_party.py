@@ -29,6 +29,7 @@ class _Served:
     """An upload that the server has served: the event, the embedding with its graph, and its gradient."""
 
     event: Event
+    features: tuple[Tensor, ...]
     embedding: Tensor
     grad: Tensor
 
@@ -62,7 +63,7 @@ class EventsAtParty(AtParty):
             return _nothing_learnt(module)
         self._served = None
         module.enter_event(served.event)
-        return self._learn(served)
+        return self._learn(module, served)
 
     def _planned(self, module: "AsyncVFL", batch: VerticalBatch, event: Event, at: At) -> Step:
         """An event whose faults are played."""
@@ -74,7 +75,7 @@ class EventsAtParty(AtParty):
         if event.party != self.party:
             return _nothing_learnt(module)
         served = self._upload(module, batch, event, at)
-        return _nothing_learnt(module) if served is None or not learns else self._learn(served)
+        return _nothing_learnt(module) if served is None or not learns else self._learn(module, served)
 
     def _upload(self, module: "AsyncVFL", batch: VerticalBatch, event: Event, at: At) -> _Served | None:
         """Send this party's new embeddings; None: the epoch is over, and they are sent again in the next."""
@@ -85,10 +86,12 @@ class EventsAtParty(AtParty):
             return None
         number, clock = fields_of(frame, "number", "clock")
         (grad,) = self.refuse_absurd(frame.tensors, (embedding,), module)
-        return _Served(event._replace(number=number, end=float(clock)), embedding, grad)
+        return _Served(event._replace(number=number, end=float(clock)), batch.features, embedding, grad)
 
-    def _learn(self, served: _Served) -> Step:
-        return Step(answered((served.grad,), (served.embedding,)), (self.party,))
+    def _learn(self, module: "AsyncVFL", served: _Served) -> Step:
+        loss = answered((served.grad,), (served.embedding,))
+        learn = module.local_learning(served.features, {self.party: served.grad})
+        return Step(loss, (self.party,), before_optimizer=learn)
 
     # ---- evaluation
 

@@ -78,8 +78,11 @@ class RoundsAtParty(AtParty):
         contribution, answer, view = found
         grads = module.sides.party.carry(answer, _detached(contribution), view)
         self.sum_guard.refuse_zeros(module, grads)
-        loss = answered(self.refuse_absurd(grads, contribution.leaves, module), contribution.leaves)
-        return Step(loss, (self.party,), {f"aggregator/{name}": value for name, value in view.notes.items()})
+        grads = self.refuse_absurd(grads, contribution.leaves, module)
+        loss = answered(grads, contribution.leaves)
+        notes = {f"aggregator/{name}": value for name, value in view.notes.items()}
+        learn = module.local_learning(batch.features, {self.party: grads[0]})
+        return Step(loss, (self.party,), notes, before_optimizer=learn)
 
     def _renews(self, stage: Stage, called: Tensor) -> bool:
         """Whether a party is called that has no keys of this stage."""

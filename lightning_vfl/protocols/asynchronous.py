@@ -185,8 +185,12 @@ class AsyncVFL(VFLModule):
         self.enter_event(event)
         if not server_learns:
             return Step(None)
-        loss = self.event_loss(batch, event, self.upload(batch, event), names)
-        return Step(loss, None if party_learns else set(range(self.roster.parties)) - {event.party})
+        fresh = self.upload(batch, event)
+        loss = self.event_loss(batch, event, fresh, names)
+        if not party_learns:
+            return Step(loss, set(range(self.roster.parties)) - {event.party})
+        learn = self.local_learning(batch.features, self.gradients_of({event.party: fresh}))
+        return Step(loss, before_optimizer=learn)
 
     def upload(self, batch: VerticalBatch, event: Event) -> Tensor:
         """The new embedding (B, D_m) of the event's party. What it draws depends on the party and its own event."""

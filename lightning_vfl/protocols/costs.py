@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.aggregators.clear import shared_bottoms_of, wire_of
+from lightning_vfl.local_updates import LocalUpdate
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS, GRADIENTS, HalvedTop
@@ -23,6 +24,9 @@ Shapes = tuple[tuple[int, ...], ...]
 class Costs:
     """The costs of faultless rounds; each is computed once.
 
+    Attributes:
+        local_update: what parties do besides one forward and one backward pass of their bottoms; None: nothing.
+
     Args:
         aggregator: states the traffic.
         roster: the parties.
@@ -34,6 +38,8 @@ class Costs:
         top_width: how many numbers the top gets of a record.
         more: gives the legs that are sent with the parties' last leg, from the rows of a round.
     """
+
+    local_update: LocalUpdate | None = None
 
     def __init__(
         self,
@@ -72,7 +78,13 @@ class Costs:
             legs = (*self.legs(coded), *self.more(rows))
             downlink = self.wire.downlink(rows, self.widths, self.roster)
             updates, cut = self.updates(), self.cut(rows)
-            self._rounds[key] = RoundCosts.of(legs, downlink, rows, *self.work(), self.clock, updates, cut)
+            bottoms, top = self.work()
+            if self.local_update is not None:
+                more = [self.local_update.flops(party, work) for party, work in enumerate(bottoms)]
+                bottoms = [
+                    work._replace(backward=work.backward + flops) for work, flops in zip(bottoms, more, strict=True)
+                ]
+            self._rounds[key] = RoundCosts.of(legs, downlink, rows, bottoms, top, self.clock, updates, cut)
         return self._rounds[key]
 
     def use(self, clock: VirtualClock) -> None:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
+from lightning_vfl.local_updates import LocalUpdate
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.bank import PartyBank
@@ -35,6 +36,7 @@ from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.labels import listen_at_cut, tell_of_labels
 from lightning_vfl.protocols.loading import BOOKS
+from lightning_vfl.protocols.local_learning import learn_locally
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.step import GivenUp, Outcome
 from lightning_vfl.protocols.subtraction import SummedSets, in_words
@@ -63,6 +65,8 @@ class VFLModule(BuiltModule):
             not in others, so that the server can subtract two sums and has the embedding of the party between them; the
             summary says of how many records.
         allow_invertible_updates: train groups even if the server could compute their records.
+        local_update: how a party learns from the gradient of its embeddings, for example by several local steps;
+            None: by one step.
         settings: settings of ``BuiltModule``.
 
     A protocol names the parts that it does not support in ``unsupported``, each with what to use instead. The table
@@ -91,6 +95,7 @@ class VFLModule(BuiltModule):
         missing: MissingPolicy | None = None,
         allow_embeddings_by_subtraction: bool = False,
         allow_invertible_updates: bool = False,
+        local_update: LocalUpdate | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, **settings)
@@ -101,16 +106,20 @@ class VFLModule(BuiltModule):
             refuse_other_kind("waiting", waiting, WaitingRule, "WaitForAll()")
         if missing is not None:
             refuse_other_kind("missing", missing, MissingPolicy, "Exclude()")
+        if local_update is not None:
+            refuse_other_kind("local_update", local_update, LocalUpdate, "LocalSteps(2)")
         given = {
             Part.WAITING: waiting is not None,
             Part.MISSING: missing is not None,
             Part.HIDDEN: aggregator.wire is not None or aggregator.accounting is not None,
             Part.PROTECTED_EVALUATION: self.protected_evaluation,
             Part.HALVES: self.halved,
+            Part.LOCAL_UPDATE: local_update is not None,
         }
         self._refuse_unsupported(given)
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
+        self.local_update = local_update
         self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
 
     def __init_subclass__(cls, **settings: Any) -> None:
@@ -124,6 +133,20 @@ class VFLModule(BuiltModule):
         super().build()
         self._refuse_unsupported({Part.GROUPS: bool(self.roster.shared)})
         self._top_may_draw = not has_rule(self.top)
+        if self.local_update is not None:
+            self._check_local_update(self.local_update)
+            self.costs.local_update = self.local_update
+
+    def _check_local_update(self, update: LocalUpdate) -> None:
+        """Refuse a local update that has no gradient of embeddings, or whose bottoms are summed after the step."""
+        update.check(self.roster.parties)
+        who = f"local_update: {type(update).__name__} learns from gradients of embeddings"
+        if self.aggregator.form is not Embeddings:
+            raise ConfigurationError(
+                f"{who}, and {type(self.aggregator).__name__} sends those of weights; use Mean or MaskedSum"
+            )
+        if self.roster.shared:
+            raise ConfigurationError(f"{who}, and groups sum the updates of one step; leave out party_groups")
 
     # ---- before training
 
@@ -166,6 +189,9 @@ class VFLModule(BuiltModule):
         if self.roster.shared:
             refuse_scaler(self.trainer, "updates of groups cannot be summed while their gradients are scaled")
             refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
+        if self.local_update is not None:
+            refuse_scaler(self.trainer, "local steps cannot be made while gradients are scaled")
+            refuse_several_processes(self.joint, "local updates are not averaged over processes; use devices: 1")
         self._possible = None
         self._faultless.clear()
         super().on_fit_start()
@@ -214,6 +240,8 @@ class VFLModule(BuiltModule):
         more = {
             part: f"{part}: {type(value).__name__}" for part, value in given.items() if type(value) is not usual[part]
         }
+        if self.local_update is not None:
+            more["local_update"] = f"local_update: {type(self.local_update).__name__}"
         return super().promised() | ({} if self.repeats_the_past else more)
 
     # ---- a round
@@ -238,6 +266,9 @@ class VFLModule(BuiltModule):
         if learning := [group for group in self.roster.shared if plan.learners[list(group)].any()]:
             before = partial(self._send_updates, learning, exchange)
             after = None if self.tap is None else tell_of_bottoms(self, learning, exchange)
+        if self.local_update is not None:
+            gradients = self.gradients_of({m: exchange.contribution.leaves[m] for m in plan.learning})
+            before = self.local_learning(batch.features, gradients)
         labelled, notes = self.with_targets(at_server), aggregator_notes(exchange)
         return Outcome(output, exchange.aggregate.value, labelled, plan.learning, notes, before, after)
 
@@ -299,6 +330,32 @@ class VFLModule(BuiltModule):
     def with_targets(self, batch: VerticalBatch) -> VerticalBatch:
         """The batch with the labels that the loss sees; default: those of the records."""
         return batch
+
+    def gradients_of(self, embeddings: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """The gradients of the parties' embeddings; empty until the backward pass."""
+        gradients: dict[int, Tensor] = {}
+        for party, h in embeddings.items():
+            if h.requires_grad:  # not of a frozen bottom
+                h.register_hook(partial(gradients.__setitem__, party))
+        return gradients
+
+    def local_learning(
+        self, features: tuple[Tensor, ...], gradients: Mapping[int, Tensor]
+    ) -> Callable[[Optimizer], None] | None:
+        """``before_optimizer`` of a step in which these parties learn by the local update; None: there is none."""
+        if self.local_update is None:
+            return None
+        self.used.add("local_update")
+        return partial(self._learn_locally, self.local_update, features, gradients)
+
+    def _learn_locally(
+        self, update: LocalUpdate, features: tuple[Tensor, ...], gradients: Mapping[int, Tensor], optimizer: Optimizer
+    ) -> None:
+        self._learns_locally = True
+        try:
+            learn_locally(self, update, features, gradients, optimizer)
+        finally:
+            self._learns_locally = False
 
     def _send_updates(self, groups: list[Group], exchange: Exchange, optimizer: Optimizer) -> None:
         send_updates(self, groups, optimizer, exchange)

@@ -130,8 +130,13 @@ class SplitVFL(VFLModule):
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the memory between rounds."""
         self.subsets.check(self.aggregator, self.missing, self.roster)
-        if self.subsets.repeats and (self.downlink is not None or self.tap is not None):
-            what = "audits listen to" if self.downlink is None else "downlinks change"
+        one_gradient = {
+            "downlinks change": self.downlink,
+            "audits listen to": self.tap,
+            "local updates use": self.local_update,
+        }
+        what = next((words for words, part in one_gradient.items() if part is not None), None)
+        if self.subsets.repeats and what is not None:
             raise ConfigurationError(
                 f"{what} one gradient of each record in a round, and {type(self.subsets).__name__} computes several; "
                 "use DropParties"

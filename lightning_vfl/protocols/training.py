@@ -96,6 +96,7 @@ class TrainedModule(EvaluatedModule):
     _compared: bool = False  # whether several processes have compared their weights in this fit
     _movement: Movement | None = None  # until the first rounds of a fit are over
     _within_round: bool = False  # a round has begun, and its optimiser step is not over
+    _learns_locally: bool = False  # parties make steps of their own, before the optimiser's step is over
     _pending: Step | None = None  # the rest of the current step, without its loss and with it the graph
     _optimizer: OptimizerFactory | None
     _lr_scheduler: SchedulerFactory | None
@@ -260,6 +261,8 @@ class TrainedModule(EvaluatedModule):
 
     def _after_optimizer(self, *_: Any) -> None:
         """Restore equal copies of shared bottoms; let the protocol use the parameters of after the step."""
+        if self._learns_locally:
+            return
         step, self._pending = self._pending, None
         if self.roster.shared:
             self.bottoms.follow()

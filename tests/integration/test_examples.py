@@ -24,6 +24,7 @@ LINES = {  # the most lines of a file
     "own_data_set": 40,
     "own_fault": 40,
     "own_compression": 160,
+    "own_local_update": 50,
     "own_masked_sum": 42,
     "own_protocol": 30,
     "own_round": 35,
@@ -33,7 +34,16 @@ LINES = {  # the most lines of a file
 SLOW = (  # a second each; the classes of own_*.py train in test_own_classes.py, except that of own_compression
     *("absent_party", "asynchronous", "bank_and_telco", "cascade", "compare_policies", "decoupled"),
     *("images", "laser_heads", "multi_view", "own_data_set", "privacy_budget"),
-    *("own_aggregator", "own_fault", "own_masked_sum", "own_protocol", "own_round", "own_top", "own_wire"),
+    *(
+        "own_aggregator",
+        "own_fault",
+        "own_local_update",
+        "own_masked_sum",
+        "own_protocol",
+        "own_round",
+        "own_top",
+        "own_wire",
+    ),
     "split",  # as the Python of README.md, which test_pages.py runs, with delays
 )
 

@@ -69,6 +69,7 @@ def test_injected_faults_are_those_of_the_simulation(tmp_path, name, faults):
 @pytest.mark.parametrize("faults", [None, *FAULTS])
 def test_asynchronous_events_are_those_of_the_simulation(tmp_path, faults):
     draws = ("--model.bottom.activation", "torch.nn.Dropout", "--model.top.activation", "torch.nn.Dropout")
+    draws += ("--model.local_update", "LocalSteps", "--model.local_update.steps", "2")
     recipe = (*DIGITS, "--config", "protocol/vafl", "--model.noise", "0.1", *draws, *SHORT)
     recipe = (*recipe, "--trainer.max_epochs", "2", *(() if faults is None else ("--config", f"faults/{faults}")))
     one = simulated(tmp_path, *recipe)
@@ -85,9 +86,11 @@ def test_asynchronous_events_are_those_of_the_simulation(tmp_path, faults):
         "--lr_scheduler ReduceLROnPlateau --lr_scheduler.patience 0"
         " --lr_scheduler.threshold 10.0 --lr_scheduler.threshold_mode abs",
         "--trainer.gradient_clip_val 0.1",
+        "--model.local_update LocalSteps --model.local_update.steps 3 --trainer.gradient_clip_val 0.1"
+        " --model.bottom.activation torch.nn.Dropout",
         "--trainer.val_check_interval 3",
     ],
-    ids=["momentum and steps", "plateau", "clipped", "evaluations between rounds"],
+    ids=["momentum and steps", "plateau", "clipped", "local steps", "evaluations between rounds"],
 )
 @pytest.mark.parametrize("name", ["concat", "recovery"])
 def test_settings_of_training_mean_the_same(tmp_path, name, settings):

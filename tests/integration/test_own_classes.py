@@ -236,3 +236,19 @@ def test_a_checkpoint_of_such_a_subclass_is_read_by_a_lightning_cli(tmp_path, mo
         assert tested.model.books.rounds["fit"] == 2
         loaded = kept.load_from_checkpoint(path)
         assert (loaded.alpha, loaded.hparams["party_shapes"]) == (0.3, fitted.model.hparams["party_shapes"])
+
+
+def test_the_local_update(tmp_path):
+    """With one step it is no change; a strong pull leaves the weights nearer to where the round has begun."""
+    made = own("local_update", "FedBCD")
+    moved = {}
+    for name, update in {"none": None, "one": made(1), "free": made(4, 0.0), "pulled": made(4, 5.0)}.items():
+        module = SplitVFL(Mean(), width=5, seed=0, local_update=update, optimizer=partial(torch.optim.SGD, lr=0.1))
+        t = trainer(tmp_path, max_steps=1, limit_val_batches=0)
+        torch.manual_seed(0)
+        module.build_for(Blobs(batch_size=10))
+        first = torch.nn.utils.parameters_to_vector(module.bottoms.parameters()).detach()
+        t.fit(module, datamodule=Blobs(batch_size=10))
+        moved[name] = torch.nn.utils.parameters_to_vector(module.bottoms.parameters()).detach() - first
+    assert torch.equal(moved["none"], moved["one"])
+    assert moved["none"].norm() < moved["pulled"].norm() < moved["free"].norm()

@@ -11,6 +11,7 @@ from lightning_vfl.aggregators import MaskedSum, Mean
 from lightning_vfl.callbacks import Audit, FaultInjector
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.refusals import refuse_protocol
+from lightning_vfl.local_updates import LocalSteps
 from lightning_vfl.missing import Zeros
 from lightning_vfl.simulation import PartyDropout
 from lightning_vfl.support import Part, page, refuse_unsupported, unsupported_by
@@ -84,6 +85,7 @@ def test_what_a_protocol_is_given_and_does_not_support_is_refused(protocol, tmp_
         ).configure_model(),
         Part.FEDERATION: lambda: refuse_protocol(protocol),
         Part.AUDIT: lambda: fit(Audit("server")),
+        Part.LOCAL_UPDATE: lambda: made(protocol, local_update=LocalSteps(2)),
     }
     if protocol is DecoupledVFL:  # it has no setting for an aggregator
         given.pop(Part.HIDDEN)
