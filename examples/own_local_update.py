@@ -34,7 +34,7 @@ class FedBCD(LocalUpdate):
             optimizer.zero_grad()
             bottom(features).backward(gradient)
             moves = [(p - start).square().sum() for p, start in zip(bottom.parameters(), before, strict=True)]
-            (self.pull / 2 * torch.stack(moves).sum()).backward()
+            torch.autograd.backward(self.pull / 2 * torch.stack(moves).sum())
             optimizer.step()
 
     def flops(self, party: int, bottom: Work) -> float:

@@ -23,6 +23,7 @@ class Part(Enum):
     AUDIT = "audits"
     HALVES = "a top in two halves (U-shape)"
     LOCAL_UPDATE = "a local update"
+    COMPRESSOR = "a compressor"
 
 
 Unsupported = Mapping[Part, str | None]

@@ -1,8 +1,8 @@
 """Embeddings and model updates in the clear: how they travel if an aggregator has no part that hides them."""
 
 from abc import ABC
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -19,11 +19,13 @@ from lightning_vfl.aggregators.messages import (
     width_of,
 )
 from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, SharedBottoms, Traits, Wire
+from lightning_vfl.compressors import Compressor, Sender, bytes_of_record, unpacked
 from lightning_vfl.errors import MalformedMessage
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Roll, Roster, RoundNames
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 EMBEDDINGS = "embeddings"  # kind of the uploads
+BYTE_BITS = 8  # what is compressed travels as bytes
 
 
 def wire_of(aggregator: Aggregator) -> Wire:
@@ -60,33 +62,78 @@ class EmbeddingWire(Wire, ABC):
 
 @dataclass(frozen=True)
 class InTheClear(EmbeddingWire):
-    """Embeddings as they are; the server computes ``plain`` of them."""
+    """Embeddings as they are, or in fewer bytes; the server computes ``plain`` of what it gets.
+
+    Args:
+        aggregator: any with an aggregate of single embeddings.
+        compressor: of the embeddings; None: they are sent as they are.
+        gradient_compressor: of the gradients; None: they are sent as they are.
+    """
 
     aggregator: Aggregator
+    compressor: Compressor | None = None
+    gradient_compressor: Compressor | None = None
 
     traits = Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+
+    @property
+    def compresses(self) -> bool:
+        """Whether messages have other numbers than embeddings and gradients."""
+        return self.compressor is not None or self.gradient_compressor is not None
+
+    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+        return tuple(_in_bytes(leg, self.compressor, rows, widths) for leg in super().legs(rows, widths, basis, roster))
+
+    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+        return _in_bytes(super().downlink(rows, widths, roster), self.gradient_compressor, rows, widths)
 
     def protection(self, uploads: int) -> str | None:
         return None
 
     def party_side(self) -> "ClearParty":
-        return ClearParty()
+        return ClearParty(self.compressor, self.gradient_compressor)
 
     def server_side(self) -> "PlainServer":
-        return PlainServer(self.aggregator)
+        sender = None if self.gradient_compressor is None else Sender(self.gradient_compressor, "gradient compressor")
+        return PlainServer(self.aggregator, self.compressor, sender)
 
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
         return self.server_side().aggregate(contribution.leaves, roll, view.present)
 
 
 class ClearParty(PartySide):
-    """Parties that send their embeddings as they are."""
+    """Parties that send their embeddings as they are, or compressed.
+
+    Args:
+        compressor: of the embeddings; None: they are sent as they are.
+        gradient_compressor: of the server's gradients; None: they come as they are.
+    """
+
+    def __init__(self, compressor: Compressor | None = None, gradient_compressor: Compressor | None = None) -> None:
+        self.sender = None if compressor is None else Sender(compressor, "compressor")
+        self.gradient_compressor = gradient_compressor
 
     def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
-        yield Message(EMBEDDINGS, "server", view.parties, contribution.leaves, round=view.names)
+        by_party = zip(view.parties, contribution.leaves, strict=True)
+        pieces = tuple(self.pack(party, h, view.rows.ids, view.names) for party, h in by_party)
+        yield Message(EMBEDDINGS, "server", view.parties, pieces, round=view.names)
+
+    def pack(self, party: int, h: Tensor, ids: Tensor, names: RoundNames) -> Tensor:
+        """What a party sends of its embeddings."""
+        return h if self.sender is None else self.sender.pack(party, h, ids, names)
 
     def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
-        return gradients_in(answer, contribution.leaves, view)
+        self.settle(answer.receivers or ())
+        widths = {party: h.shape[1] for party, h in zip(view.parties, contribution.leaves, strict=True)}
+        return gradients_in(self.read(answer, widths), contribution.leaves, view)
+
+    def settle(self, parties: tuple[int, ...]) -> None:
+        """The server has used the embeddings of these parties, and those of no other."""
+        if self.sender is not None:
+            self.sender.settle(parties)
+
+    def read(self, message: Message, widths: Mapping[int, int]) -> Message:
+        return _read(message, self.gradient_compressor, message.receivers or (), widths)
 
 
 class _Saved(NamedTuple):
@@ -98,9 +145,28 @@ class _Saved(NamedTuple):
 
 @dataclass(frozen=True)
 class PlainServer(ServerSide):
-    """A server that computes ``plain`` of the embeddings that it receives, and differentiates it by autograd."""
+    """A server that computes ``plain`` of the embeddings that it receives, and differentiates it by autograd.
+
+    Args:
+        aggregator: has ``plain``.
+        compressor: of the embeddings; None: they come as they are.
+        sender: compresses the gradients; None: they are sent as they are.
+    """
 
     aggregator: Aggregator
+    compressor: Compressor | None = None
+    sender: Sender | None = None
+
+    def read(self, message: Message, widths: Mapping[int, int]) -> Message:
+        return _read(message, self.compressor, message.senders, widths)
+
+    def pack(self, party: int, gradient: Tensor, ids: Tensor, names: RoundNames) -> Tensor:
+        """What the server sends of a party's gradients; the party uses it, or is gone."""
+        if self.sender is None:
+            return gradient
+        piece = self.sender.pack(party, gradient, ids, names)
+        self.sender.settle((party,))
+        return piece
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
         message, rows = only(messages), len(view.rows.ids)
@@ -126,7 +192,8 @@ class PlainServer(ServerSide):
         found: tuple[Tensor | None, ...] = (None,) * len(uploads)
         if uploads and saved.z.requires_grad:
             found = torch.autograd.grad(saved.z, uploads, grad, allow_unused=True)
-        pieces = tuple(torch.zeros_like(h) if g is None else g for g, h in zip(found, uploads, strict=True))
+        grads = (torch.zeros_like(h) if g is None else g for g, h in zip(found, uploads, strict=True))
+        pieces = tuple(self.pack(m, g, view.rows.ids, view.names) for m, g in zip(members, grads, strict=True))
         return Message(GRADIENTS, "parties", (), pieces, receivers=members, round=view.names)
 
 
@@ -146,6 +213,30 @@ class UpdatesInTheClear(SharedBottoms):
         shapes = dict.fromkeys(group, (width_of(message),))
         check_message(message, UPDATES, "server", shapes, None, view.names, group)
         return torch.stack(message.pieces).sum(0)
+
+
+def _in_bytes(leg: Leg, compressor: Compressor | None, rows: int, widths: tuple[int, ...]) -> Leg:
+    """A leg of numbers as it is sent: compressed, with one operation for each number."""
+    if compressor is None:
+        return leg
+    sizes = torch.tensor([bytes_of_record(compressor, width) for width in widths])
+    return replace(leg, elements=rows * sizes, bits=BYTE_BITS, flops=leg.flops + leg.elements.double())
+
+
+def _read(
+    message: Message, compressor: Compressor | None, parties: Sequence[int], widths: Mapping[int, int]
+) -> Message:
+    """The numbers of a compressed message; ``parties``: whose pieces it has."""
+    if compressor is None:
+        return message
+    if len(parties) != len(message.pieces) or not {*parties} <= widths.keys():
+        raise MalformedMessage(f"'{message.kind}' of parties {list(parties)} has {len(message.pieces)} pieces")
+    dtype = torch.get_default_dtype()
+    found = [
+        unpacked(compressor, piece, widths[party], f"'{message.kind}' of party {party}").to(dtype)
+        for party, piece in zip(parties, message.pieces, strict=True)
+    ]
+    return replace(message, pieces=tuple(found))
 
 
 def gradients_leg(rows: int, widths: tuple[int, ...]) -> Leg:

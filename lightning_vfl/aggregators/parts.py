@@ -1,4 +1,4 @@
-"""The parts of an aggregator: abstract classes, all of whose methods are abstract.
+"""The parts of an aggregator: abstract classes, all of whose methods are abstract, except ``read`` of the two sides.
 
 A party's methods read their arguments and a ``PartyView``; the server's methods read messages and a ``ServerView``. The
 two sides of a wire are separate objects, so that each can run in a process of its own: data reach the other side in a
@@ -74,9 +74,21 @@ class PartySide(ABC):
     def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
         """One gradient for each leaf of the contribution, from the server's answer; zeros for who got no piece."""
 
+    def read(self, message: Message, widths: Mapping[int, int]) -> Message:
+        """The server's answer in numbers, for listeners; default: as it was sent. ``widths``: by party."""
+        return message
+
 
 class ServerSide(ABC):
     """The side of the server in the rounds of a fit."""
+
+    def read(self, message: Message, widths: Mapping[int, int]) -> Message:
+        """An upload in numbers, before missing ones are replaced; default: as it was sent. ``widths``: by party.
+
+        Raises:
+            MalformedMessage: for an upload that cannot be read; names its sender.
+        """
+        return message
 
     @abstractmethod
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:

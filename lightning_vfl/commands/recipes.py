@@ -31,6 +31,7 @@ from lightning_vfl.errors import ConfigurationError
 _MODULES = (  # of the classes that a recipe may name; callbacks come last, since they share names with fault models
     "aggregators",
     "audit",
+    "compressors",
     "datamodules",
     "downlinks",
     "field",

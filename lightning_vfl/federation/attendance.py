@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.aggregators.clear import BYTE_BITS, EMBEDDINGS
 from lightning_vfl.aggregators.secure.consent import SIGNED
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.agreed import Agreed
@@ -22,7 +22,7 @@ from lightning_vfl.federation.letters import read
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.rounds.plan import close_leg, rule_of
 from lightning_vfl.types import Roll, RoundNames
-from lightning_vfl.wire import Leg
+from lightning_vfl.wire import Leg, Message
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
@@ -275,9 +275,16 @@ class Form:
 
     def _wrong_piece(self, piece: Tensor, leg: Leg, party: int) -> str | None:
         shape, elements = tuple(piece.shape), int(leg.elements[party])
+        width = self.module.embedding_widths[party]
+        if self.clear and leg.bits == BYTE_BITS:  # compressed: what it stands for is compared
+            try:
+                message = Message(leg.kind, "server", (party,), (piece,))
+                (piece,) = self.module.sides.server.read(message, {party: width}).pieces
+            except MalformedMessage as error:
+                return str(error)
+            shape, elements = tuple(piece.shape), self.rows * width
         if self.clear and not piece.is_floating_point():
             return f"'{leg.kind}' of {piece.dtype}, real numbers were planned"
-        width = self.module.embedding_widths[party]
         exact = self.clear and leg.kind == EMBEDDINGS and shape != (elements // width, width)
         if prod(shape) != elements or exact:
             due = (elements // width, width) if exact else f"{elements} numbers"

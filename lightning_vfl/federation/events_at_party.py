@@ -80,12 +80,14 @@ class EventsAtParty(AtParty):
     def _upload(self, module: "AsyncVFL", batch: VerticalBatch, event: Event, at: At) -> _Served | None:
         """Send this party's new embeddings; None: the epoch is over, and they are sent again in the next."""
         embedding = module.upload(batch, event)
-        message = Message(EMBEDDINGS, "server", (self.party,), (embedding.detach(),))
+        piece = module.pack(embedding.detach(), batch.record_ids, event)
+        message = Message(EMBEDDINGS, "server", (self.party,), (piece,))
         frame = self.tell_server(module, message, len(embedding), Key(at, 0), request=event.request)
         if frame is None:
             return None
         number, clock = fields_of(frame, "number", "clock")
-        (grad,) = self.refuse_absurd(frame.tensors, (embedding,), module)
+        grads = [module.read_answer(piece, self.party) for piece in frame.tensors]
+        (grad,) = self.refuse_absurd(grads, (embedding,), module)
         return _Served(event._replace(number=number, end=float(clock)), batch.features, embedding, grad)
 
     def _learn(self, module: "AsyncVFL", served: _Served) -> Step:

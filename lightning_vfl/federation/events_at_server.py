@@ -7,7 +7,6 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.answers import arrived
 from lightning_vfl.federation.arrivals import AsTheyCome
@@ -65,14 +64,15 @@ class EventsAtServer(AtServer):
         if self.record is not None:
             self.record.add_event(event, event.end - event.start)
         letter = dict(upload.frame.header["message"])
-        (embedding,) = read(letter, iter(upload.frame.tensors), module.seed).pieces
+        (piece,) = read(letter, iter(upload.frame.tensors), module.seed).pieces
+        embedding = module.read(piece, event.party)
         clock = module.clock.seconds
 
         def send_back(grad: Tensor) -> None:
             self.hub.call_upon(range(self.hub.parties))  # no process has keys, so a new one may come at once
             self.calls.call_next(upload.key.at, torch.ones_like(self.calls.called))  # all that are present
             told = {**self.calls.standing("go"), "number": event.number, "clock": clock}
-            self.hub.post(upload.party, upload.key, told, [grad])
+            self.hub.post(upload.party, upload.key, told, [module.pack_answer(grad, batch.record_ids, event)])
 
         return Step(module.event_loss(batch, event, arrived(embedding, send_back), names), ())
 
@@ -124,7 +124,7 @@ class EventsAtServer(AtServer):
             why = f"the number {number!r} of its event, a number from 0 on was planned"
         else:
             rows = planned.rows(request.party)
-            leg = InTheClear(module.aggregator).legs(rows, module.embedding_widths, (), module.roster)[0]
+            leg = module.wire.legs(rows, module.embedding_widths, (), module.roster)[0]
             why = Form(module, self.hub.agreed, rows, clear=True).misfit(request, leg)
         if why is None:
             return True

@@ -9,6 +9,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import ClearParty
+from lightning_vfl.compressors import Sender
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.arrivals import Recorded
 from lightning_vfl.federation.record import Replayed
@@ -44,7 +46,7 @@ class Replay(Callback):
         for back in record.restored.values():
             for party, since in back.items():
                 self._wanted.setdefault(since, set()).add(party)
-        self._kept: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
+        self._kept: dict[tuple[int, int], tuple[Any, list[Any], torch.Tensor | None]] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let every party run its bottom alone, as its process did.
@@ -71,7 +73,9 @@ class Replay(Callback):
         for party in self._wanted.get(round, ()):
             bottom = module.bottoms.parties[party]
             moments = [deepcopy(optimizer.state.get(p)) for p in bottom.parameters()]
-            self._kept[round, party] = deepcopy(bottom.state_dict()), moments
+            sender = _sender_of(module)
+            residue = None if sender is None else sender.residue_of(party)
+            self._kept[round, party] = deepcopy(bottom.state_dict()), moments, residue
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Put the states back of parties that have come back before the next round."""
@@ -79,7 +83,9 @@ class Replay(Callback):
         round = module.books.rounds.get("fit", 0)
         (optimizer,) = trainer.optimizers
         for party, since in self.record.restored.get(round, {}).items():
-            weights, moments = self._kept[since, party]
+            weights, moments, residue = self._kept[since, party]
+            if (sender := _sender_of(module)) is not None:
+                sender.put_back(party, residue)
             bottom = module.bottoms.parties[party]
             if since == 0 and module.keys:  # it has begun anew, with another secret
                 module.keys[party] = self._later[party].pop(0)
@@ -93,6 +99,12 @@ class Replay(Callback):
                         name: value.clone() if isinstance(value, torch.Tensor) else value
                         for name, value in moment.items()
                     }
+
+
+def _sender_of(module: Any) -> Sender | None:
+    """What compresses the embeddings of the parties; None: nothing does."""
+    side = module.sides.party
+    return side.sender if isinstance(side, ClearParty) else None
 
 
 def secrets_of(record: Replayed, given: str | Mapping[str, str] | None) -> dict[int | None, list[bytes]]:

@@ -73,10 +73,12 @@ class RoundsAtParty(AtParty):
             module.enter_plan(told, batch, names, rows, charged=told.skipped or not fewer)
             if found is None and not told.skipped and not bool(told.roll.included[self.party]):
                 self.sum_guard.pass_by(module, names.stage, batch)  # others went on without this party
-        if found is None or (plan is not None and not bool(plan.learners[self.party])):
+        if found is None:
             return Step(None)
         contribution, answer, view = found
         grads = module.sides.party.carry(answer, _detached(contribution), view)
+        if plan is not None and not bool(plan.learners[self.party]):
+            return Step(None)
         self.sum_guard.refuse_zeros(module, grads)
         grads = self.refuse_absurd(grads, contribution.leaves, module)
         loss = answered(grads, contribution.leaves)

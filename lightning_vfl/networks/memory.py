@@ -1,12 +1,13 @@
 """State between rounds: an interface, the latest embeddings of every record, and the last message of every party."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable, TableDtype
 
 
@@ -31,6 +32,41 @@ class Memory(ABC):
     @abstractmethod
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state from a checkpoint, after ``prepare``."""
+
+
+class Kept(Protocol):
+    """What several memories are made of: the methods of ``Memory``."""
+
+    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None: ...
+    def move(self, device: torch.device) -> None: ...
+    def state(self) -> dict[str, Any]: ...
+    def load(self, state: dict[str, Any]) -> None: ...
+
+
+class Memories(Memory):
+    """Several memories as one, by name."""
+
+    def __init__(self, parts: Mapping[str, Kept]) -> None:
+        self.parts = parts
+
+    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
+        for part in self.parts.values():
+            part.prepare(records, widths, device)
+
+    def move(self, device: torch.device) -> None:
+        for part in self.parts.values():
+            part.move(device)
+
+    def state(self) -> dict[str, Any]:
+        return {name: part.state() for name, part in self.parts.items()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        if lacking := [name for name in self.parts if name not in state]:
+            raise ConfigurationError(
+                f"the checkpoint has no {lacking[0]}; resume it with the compressors that it was trained with"
+            )
+        for name, part in self.parts.items():
+            part.load(state[name])
 
 
 class EmbeddingMemory(Memory):

@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, cast, final
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.aggregators.clear import EMBEDDINGS, ClearParty, PlainServer
 from lightning_vfl.aggregators.local_gaussian import grid
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.crypto.keystream import keyed_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import Linear
-from lightning_vfl.networks.memory import LatestEmbeddings
+from lightning_vfl.networks.memory import LatestEmbeddings, Memory
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.privacy.exact_normal import rounded_normal
@@ -159,7 +159,7 @@ class AsyncVFL(VFLModule):
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the table of latest embeddings."""
         super().on_fit_start()
-        if self.memory is not None:
+        if self.scores_here:
             rank_zero_info(
                 f"the latest embeddings of {self._remembered:,} records take "
                 f"{self.latest.table.rows.nbytes / 1e6:,.1f} MB"
@@ -170,8 +170,8 @@ class AsyncVFL(VFLModule):
         return Noise.UNCHARGED if self.noise else super().noise_on_uploads
 
     @property
-    def memory(self) -> LatestEmbeddings | None:
-        return self.latest if self.scores_here else None
+    def memory(self) -> Memory | None:
+        return self.with_residues(self.latest if self.scores_here else None)
 
     # ---- training
 
@@ -186,7 +186,8 @@ class AsyncVFL(VFLModule):
         if not server_learns:
             return Step(None)
         fresh = self.upload(batch, event)
-        loss = self.event_loss(batch, event, fresh, names)
+        sent = self._through_wire(fresh, batch.record_ids, event) if self.compresses else fresh
+        loss = self.event_loss(batch, event, sent, names, learnt_at=fresh)
         if not party_learns:
             return Step(loss, set(range(self.roster.parties)) - {event.party})
         learn = self.local_learning(batch.features, self.gradients_of({event.party: fresh}))
@@ -204,15 +205,58 @@ class AsyncVFL(VFLModule):
             fresh = fresh + self.noise * torch.randn(fresh.shape, generator=generator, device=fresh.device)
         return fresh
 
-    def event_loss(self, batch: VerticalBatch, event: Event, fresh: Tensor, names: RoundNames) -> Tensor:
-        """The server's loss for a new embedding and the latest embeddings of the other parties; stores the new one."""
+    def pack(self, h: Tensor, ids: Tensor, event: Event) -> Tensor:
+        """What the event's party sends of its new embedding."""
+        party = cast(ClearParty, self.sides.party)
+        return party.pack(event.party, h, ids, _names(self, event))
+
+    def read(self, piece: Tensor, party: int) -> Tensor:
+        """The embedding that the server has of what a party has sent."""
+        message = Message(EMBEDDINGS, "server", (party,), (piece,))
+        return self.sides.server.read(message, {party: self.embedding_widths[party]}).pieces[0]
+
+    def pack_answer(self, gradient: Tensor, ids: Tensor, event: Event) -> Tensor:
+        """What the server sends of the gradient."""
+        server = cast(PlainServer, self.sides.server)
+        return server.pack(event.party, gradient, ids, _names(self, event))
+
+    def read_answer(self, piece: Tensor, party: int) -> Tensor:
+        """The gradient that a party has of what the server has sent; the server has used its embedding."""
+        side = cast(ClearParty, self.sides.party)
+        side.settle((party,))
+        message = Message(GRADIENTS, "parties", (), (piece,), receivers=(party,))
+        return side.read(message, {party: self.embedding_widths[party]}).pieces[0]
+
+    def _through_wire(self, fresh: Tensor, ids: Tensor, event: Event) -> Tensor:
+        """The embedding that the server has, whose gradient goes back as it is sent."""
+
+        def back(gradient: Tensor) -> Tensor:
+            return self.read_answer(self.pack_answer(gradient, ids, event), event.party).to(fresh.dtype)
+
+        there = self.read(self.pack(fresh, ids, event), event.party)
+        self.used.add("compressor")
+        sent: Tensor = _Sent.apply(fresh, there, back)  # type: ignore[no-untyped-call]  # torch's
+        return sent
+
+    def event_loss(
+        self,
+        batch: VerticalBatch,
+        event: Event,
+        fresh: Tensor,
+        names: RoundNames,
+        learnt_at: Tensor | None = None,
+    ) -> Tensor:
+        """The server's loss for a new embedding and the latest embeddings of the other parties; stores the new one.
+
+        ``learnt_at``: where the party has its gradient, for an audit; None: at ``fresh``.
+        """
         self.books.mini_batches += 1
         h = [latest.to(fresh.dtype) for latest in self.latest.table.read(batch.record_ids)]
         h[event.party] = fresh
         self.latest.write(batch.record_ids, event.party, fresh)
         value = self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
         if self.tap is not None:
-            self._tell(batch.record_ids, event.party, fresh, names)
+            self._tell(batch.record_ids, event.party, fresh, names, fresh if learnt_at is None else learnt_at)
             self.tap.joined(value.detach(), names, batch.record_ids)
         if self._top_may_draw:
             seed_torch(value.device, self.keys.get(None, self.seed), "networks", names.stage, names.round, "server")
@@ -238,7 +282,7 @@ class AsyncVFL(VFLModule):
         down = any(not self.faults.hosts_at(2 * event + 1, self.roster)[0] for event in range(events))
         return max(2 * (self.counts.most_events + 1), 2 * events if down else 0)
 
-    def _tell(self, ids: Tensor, party: int, fresh: Tensor, names: RoundNames) -> None:
+    def _tell(self, ids: Tensor, party: int, fresh: Tensor, names: RoundNames, learnt_at: Tensor) -> None:
         """The messages of an event, for an audit; the gradient comes with the backward pass."""
         tell = self.listener(ids)
         if tell is None:
@@ -248,7 +292,7 @@ class AsyncVFL(VFLModule):
             tell(Message(GRADIENTS, "parties", (), (gradient,), receivers=(party,), round=names))
 
         tell(Message(EMBEDDINGS, "server", (party,), (fresh.detach(),), round=names))
-        fresh.register_hook(answered)  # type: ignore[no-untyped-call]  # torch's
+        learnt_at.register_hook(answered)  # type: ignore[no-untyped-call]  # torch's
 
     def reached(self, event: Event) -> tuple[bool, bool]:
         """Whether the party learns from this event, and whether the server learns from it."""
@@ -268,6 +312,24 @@ class AsyncVFL(VFLModule):
             self.books.meter.add(leg, alone & outcome.announced & outcome.sends)
         if event.refresh and self._event_costs.downlink is not None:
             self.books.meter.add(self._event_costs.downlink, alone)
+
+
+class _Sent(torch.autograd.Function):
+    """An embedding as the server has it; its gradient as the party has it."""
+
+    @staticmethod
+    def forward(ctx: Any, fresh: Tensor, there: Tensor, back: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.back = back
+        return there.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.back(grads[0]), None, None
+
+
+def _names(module: AsyncVFL, event: Event) -> RoundNames:
+    """The names of what an event draws at both ends: of the party's own request, since it knows no other number."""
+    return RoundNames(module.seed, Stage.FIT, event.request)
 
 
 def _noisy(fresh: Tensor, sigma: float, key: bytes, *names: Name) -> Tensor:

@@ -37,6 +37,7 @@ class HeadsVFL(VFLModule):
         Part.PROTECTED_EVALUATION: "parties send embeddings in the clear; use evaluate: plain",
         Part.HIDDEN: "parties read each other's embeddings; use Mean, Sum or Max",
         Part.GROUPS: "every party has a head of its own; use SplitVFL",
+        Part.COMPRESSOR: "parties exchange whole embeddings, or none; use SplitVFL or AsyncVFL",
         Part.LOCAL_UPDATE: "parties learn from losses of their own; use SplitVFL or AsyncVFL",
         Part.HALVES: "every party has a head of its own; use SplitVFL",
         Part.PROCESSES: "it draws in one process; use devices: 1",

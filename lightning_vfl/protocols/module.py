@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import ClearParty, InTheClear, PlainServer
+from lightning_vfl.compressors import Compressor, Sender
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.local_updates import LocalUpdate
 from lightning_vfl.missing import Exclude, MissingPolicy
@@ -17,7 +19,7 @@ from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.halved_top import HalvedTop
-from lightning_vfl.networks.memory import Memory
+from lightning_vfl.networks.memory import Kept, Memories, Memory
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.charging import (
@@ -40,7 +42,7 @@ from lightning_vfl.protocols.local_learning import learn_locally
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.step import GivenUp, Outcome
 from lightning_vfl.protocols.subtraction import SummedSets, in_words
-from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
+from lightning_vfl.rounds.exchange import Exchange, Sides, contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.streams import seed_torch
@@ -67,6 +69,9 @@ class VFLModule(BuiltModule):
         allow_invertible_updates: train groups even if the server could compute their records.
         local_update: how a party learns from the gradient of its embeddings, for example by several local steps;
             None: by one step.
+        compressor: of the embeddings that parties send in training, for example ``TopK(share=0.25)``; the gradient
+            ignores what is lost. None: they are sent in float32.
+        gradient_compressor: of the gradients that the server sends back; None: they are sent in float32.
         settings: settings of ``BuiltModule``.
 
     A protocol names the parts that it does not support in ``unsupported``, each with what to use instead. The table
@@ -96,6 +101,8 @@ class VFLModule(BuiltModule):
         allow_embeddings_by_subtraction: bool = False,
         allow_invertible_updates: bool = False,
         local_update: LocalUpdate | None = None,
+        compressor: Compressor | None = None,
+        gradient_compressor: Compressor | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, **settings)
@@ -108,6 +115,9 @@ class VFLModule(BuiltModule):
             refuse_other_kind("missing", missing, MissingPolicy, "Exclude()")
         if local_update is not None:
             refuse_other_kind("local_update", local_update, LocalUpdate, "LocalSteps(2)")
+        for name, given_compressor in {"compressor": compressor, "gradient_compressor": gradient_compressor}.items():
+            if given_compressor is not None:
+                refuse_other_kind(name, given_compressor, Compressor, "TopK(share=0.25)")
         given = {
             Part.WAITING: waiting is not None,
             Part.MISSING: missing is not None,
@@ -115,11 +125,14 @@ class VFLModule(BuiltModule):
             Part.PROTECTED_EVALUATION: self.protected_evaluation,
             Part.HALVES: self.halved,
             Part.LOCAL_UPDATE: local_update is not None,
+            Part.COMPRESSOR: compressor is not None or gradient_compressor is not None,
         }
         self._refuse_unsupported(given)
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
         self.local_update = local_update
+        self.compressor = compressor
+        self.gradient_compressor = gradient_compressor
         self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
 
     def __init_subclass__(cls, **settings: Any) -> None:
@@ -136,6 +149,28 @@ class VFLModule(BuiltModule):
         if self.local_update is not None:
             self._check_local_update(self.local_update)
             self.costs.local_update = self.local_update
+        if self.compresses:
+            self._check_compressors()
+            self.wire = InTheClear(self.aggregator, self.compressor, self.gradient_compressor)
+            self.sides = Sides.of(self.wire)
+            self.costs.wire = self.wire
+            self.costs.legs(1)
+            self.wire.downlink(1, self.embedding_widths, self.roster)  # refuses widths that cannot be sent
+
+    @property
+    def compresses(self) -> bool:
+        """Whether embeddings or gradients are compressed."""
+        return self.compressor is not None or self.gradient_compressor is not None
+
+    def _check_compressors(self) -> None:
+        """Refuse compressors where parties do not send embeddings in the clear."""
+        if self.aggregator.wire is not None or self.aggregator.accounting is not None:
+            raise ConfigurationError(
+                f"{type(self.aggregator).__name__} sends messages of its own form, which no compressor changes; use "
+                "Concat, Sum, Mean or Max, or leave out compressor and gradient_compressor"
+            )
+        if self.protected_evaluation:
+            raise ConfigurationError("compressors work in training alone; use evaluate: plain")
 
     def _check_local_update(self, update: LocalUpdate) -> None:
         """Refuse a local update that has no gradient of embeddings, or whose bottoms are summed after the step."""
@@ -192,6 +227,9 @@ class VFLModule(BuiltModule):
         if self.local_update is not None:
             refuse_scaler(self.trainer, "local steps cannot be made while gradients are scaled")
             refuse_several_processes(self.joint, "local updates are not averaged over processes; use devices: 1")
+        refuse_several_processes(
+            self.joint and self.compresses, "what compressors leave out is kept in one process; use devices: 1"
+        )
         self._possible = None
         self._faultless.clear()
         super().on_fit_start()
@@ -232,7 +270,21 @@ class VFLModule(BuiltModule):
 
     @property
     def memory(self) -> Memory | None:
-        return self.missing.memory
+        return self.with_residues(self.missing.memory)
+
+    def with_residues(self, memory: Memory | None) -> Memory | None:
+        """A memory, and the residues of the senders that are hosted here, if there are any."""
+        if not (self.compresses and self._built):
+            return memory
+        party, server = self.sides
+        kept: dict[str, Kept] = {}
+        if isinstance(party, ClearParty) and (self.place is None or self.place.seat.party is not None):
+            kept |= _residues("embeddings", party.sender)
+        if isinstance(server, PlainServer) and (self.place is None or self.place.seat.party is None):
+            kept |= _residues("gradients", server.sender)
+        if not kept:
+            return memory
+        return Memories(kept if memory is None else {"latest embeddings": memory, **kept})
 
     def promised(self) -> dict[str, str]:
         given = {"waiting": self.waiting, "missing": self.missing}
@@ -242,6 +294,8 @@ class VFLModule(BuiltModule):
         }
         if self.local_update is not None:
             more["local_update"] = f"local_update: {type(self.local_update).__name__}"
+        if self.compresses:
+            more["compressor"] = f"compressor: {type(self.compressor or self.gradient_compressor).__name__}"
         return super().promised() | ({} if self.repeats_the_past else more)
 
     # ---- a round
@@ -262,7 +316,8 @@ class VFLModule(BuiltModule):
             listen_at_cut(self, batch, names)
         at_server = self.rows_at_server(batch, names, plan.roll)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, at_server)
-        before = after = None
+        before: Callable[[Optimizer], None] | None = None
+        after = None
         if learning := [group for group in self.roster.shared if plan.learners[list(group)].any()]:
             before = partial(self._send_updates, learning, exchange)
             after = None if self.tap is None else tell_of_bottoms(self, learning, exchange)
@@ -336,7 +391,8 @@ class VFLModule(BuiltModule):
         gradients: dict[int, Tensor] = {}
         for party, h in embeddings.items():
             if h.requires_grad:  # not of a frozen bottom
-                h.register_hook(partial(gradients.__setitem__, party))
+                keep = partial(gradients.__setitem__, party)
+                h.register_hook(keep)  # type: ignore[no-untyped-call]  # torch's
         return gradients
 
     def local_learning(
@@ -460,7 +516,7 @@ class VFLModule(BuiltModule):
         exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
         value = exchange.run()
         if stage == Stage.FIT:
-            self.used.add("aggregator")
+            self.used |= {"aggregator", "compressor"}
             self.books.enter_part("aggregator")
         self.enter_sum(names.stage, roll.included_parties, batch)
         if self.wire.traits.corrects:
@@ -657,6 +713,11 @@ class VFLModule(BuiltModule):
         """The top's input for an aggregate."""
         padding = self.missing.padding
         return value if columns is None or padding is None else padding.pad(value, columns)
+
+
+def _residues(what: str, sender: Sender | None) -> dict[str, Sender]:
+    """What a sender keeps between rounds, by name; empty if it keeps nothing."""
+    return {} if sender is None or not sender.compressor.feedback else {f"residues of {what}": sender}
 
 
 def aggregator_notes(exchange: Exchange) -> dict[str, float]:

@@ -134,6 +134,7 @@ class SplitVFL(VFLModule):
             "downlinks change": self.downlink,
             "audits listen to": self.tap,
             "local updates use": self.local_update,
+            "compressors send": self.compressor or self.gradient_compressor,
         }
         what = next((words for words, part in one_gradient.items() if part is not None), None)
         if self.subsets.repeats and what is not None:

@@ -53,6 +53,7 @@ def server_end(side: ServerSide, policy: MissingPolicy, view: ServerView, answer
     while (message := (yield heard)) is not None:
         passed_on = message if message.to == "peers" or message.relayed else None
         if passed_on is None:
+            message = side.read(message, dict(enumerate(view.widths)))
             stand_in = None if to_decode else policy.stand_in  # only for uploads, the first leg
             to_decode.append(message if stand_in is None else filled_in(stand_in, message, view))
         heard = Heard(view.roll.included, answering, passed_on)

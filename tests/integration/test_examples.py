@@ -23,7 +23,7 @@ LINES = {  # the most lines of a file
     "own_aggregator": 40,
     "own_data_set": 40,
     "own_fault": 40,
-    "own_compression": 160,
+    "own_compression": 40,
     "own_local_update": 50,
     "own_masked_sum": 42,
     "own_protocol": 30,

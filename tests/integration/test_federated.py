@@ -77,6 +77,25 @@ def test_asynchronous_events_are_those_of_the_simulation(tmp_path, faults):
     assert one.differences(federated(tmp_path, *recipe)) == []
 
 
+COMPRESSED = (
+    *("--model.compressor", "TopK", "--model.compressor.k", "8", "--model.compressor.feedback", "true"),
+    *("--model.gradient_compressor", "Quantise", "--model.gradient_compressor.bits", "4"),
+    *("--model.gradient_compressor.feedback", "true", "--trainer.max_epochs", "2"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("faults", [None, "unreliable"])
+@pytest.mark.parametrize("name", ["mean", "vafl"])
+def test_compressed_messages_and_residues_are_those_of_the_simulation(tmp_path, name, faults):
+    recipe = RECIPES["mean"] if name == "mean" else ("--config", "protocol/vafl")
+    recipe = (*DIGITS, *recipe, *SHORT, *COMPRESSED, *(() if faults is None else ("--config", f"faults/{faults}")))
+    one = simulated(tmp_path, *recipe)
+    assert one.differences(federated(tmp_path, *recipe)) == []
+    assert int(one.books["meter"]["up/embeddings"].sum()) % (8 * 4 + 8) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(

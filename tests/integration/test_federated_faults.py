@@ -35,6 +35,11 @@ RECIPES = {
 }
 RECIPES["waits"] = ("--config", "protocol/mean", "--model.waiting", "WaitForAll")  # as long as the connection lives
 RECIPES["masked, skip"] = (*RECIPES["masked"], "--model.missing", "Skip")
+RECIPES["compressed"] = (
+    *(*MEAN, "--model.compressor", "TopK", "--model.compressor.k", "8", "--model.compressor.feedback", "true"),
+    *("--model.gradient_compressor", "TopK", "--model.gradient_compressor.k", "8"),
+    *("--model.gradient_compressor.feedback", "true"),
+)
 GOES_ON = ("stale", "zeros", "exclude", "masked", "recovery", "lagrange_shared")
 
 
@@ -59,7 +64,7 @@ def test_a_party_that_is_killed_is_left_out(federation, name):
     assert differing(one, without=(2,)) == []
 
 
-@pytest.mark.parametrize("name", [*GOES_ON, "skip", "masked, skip"])
+@pytest.mark.parametrize("name", [*GOES_ON, "skip", "masked, skip", "compressed"])
 def test_a_party_that_comes_back_learns_again(federation, name):
     one = federation(RECIPES[name], epochs=20)
     one.everybody()

@@ -107,6 +107,7 @@ class CascadeVFL(VFLModule):
 
     unsupported: ClassVar[Unsupported] = {
         Part.GROUPS: "an active party sends gradients to each bottom; use SplitVFL",
+        Part.COMPRESSOR: "an active party reads whole embeddings; use SplitVFL or AsyncVFL",
         Part.LOCAL_UPDATE: "bottoms learn where their replicas are; use SplitVFL or AsyncVFL",
         Part.HALVES: "an active party has the whole top; use SplitVFL",
         Part.PROCESSES: "it serves one event at a time in one process; use devices: 1",

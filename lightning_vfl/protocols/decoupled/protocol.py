@@ -110,6 +110,7 @@ class DecoupledVFL(VFLModule):
         Part.HIDDEN: "hosts train on single embeddings; use SplitVFL",
         Part.PROTECTED_EVALUATION: "use evaluate: plain",
         Part.GROUPS: "every guest trains an encoder of its own; use SplitVFL",
+        Part.COMPRESSOR: "guests and hosts exchange whole embeddings; use SplitVFL or AsyncVFL",
         Part.LOCAL_UPDATE: "guests learn from objectives of their own; use SplitVFL or AsyncVFL",
         Part.HALVES: "hosts stand between the guests and the owner of the labels already; use SplitVFL",
         Part.PROCESSES: "the hosts' buffers are in one process; use devices: 1, or SplitVFL for several",

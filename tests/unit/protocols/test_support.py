@@ -9,6 +9,7 @@ import pytest
 from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, SplitVFL, VFLModule
 from lightning_vfl.aggregators import MaskedSum, Mean
 from lightning_vfl.callbacks import Audit, FaultInjector
+from lightning_vfl.compressors import TopK
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.refusals import refuse_protocol
 from lightning_vfl.local_updates import LocalSteps
@@ -86,6 +87,7 @@ def test_what_a_protocol_is_given_and_does_not_support_is_refused(protocol, tmp_
         Part.FEDERATION: lambda: refuse_protocol(protocol),
         Part.AUDIT: lambda: fit(Audit("server")),
         Part.LOCAL_UPDATE: lambda: made(protocol, local_update=LocalSteps(2)),
+        Part.COMPRESSOR: lambda: made(protocol, compressor=TopK(2)),
     }
     if protocol is DecoupledVFL:  # it has no setting for an aggregator
         given.pop(Part.HIDDEN)
