@@ -124,12 +124,12 @@ def request(say: str, **more: Any) -> dict[str, Any]:
     return {"call": 0, "at": [0, 2, 0], "turn": 0, "say": say, **more}
 
 
-def grown(frame: bytes, size: int) -> bytes:
-    """A frame of one byte of packed bits as one of nearly so many bytes; ``pack`` would need 64 times their memory."""
+def grown(frame: bytes, size: int, bits: int = 1) -> bytes:
+    """A frame of eight packed numbers as one of nearly so many bytes; ``pack`` would need 64 times their memory."""
     (length,) = unpack_from("<I", frame, 8)
-    numbers = size - 4096
-    text = frame[12 : 12 + length].replace(b"[8]]", f"[{8 * numbers}]]".encode())
-    return b"".join((frame[:8], pack_numbers("<I", len(text)), text, bytes(numbers)))
+    groups = (size - 4096) // bits  # eight numbers of so many bits take as many bytes
+    text = frame[12 : 12 + length].replace(b"[8]]", f"[{8 * groups}]]".encode())
+    return b"".join((frame[:8], pack_numbers("<I", len(text)), text, bytes(groups * bits)))
 
 
 LARGE = FRAME * MEBIBYTE
@@ -174,17 +174,29 @@ def calls_of_nobody(charter: Charter, folder: Path, begun: Path) -> None:
 
 # ---- a hostile server
 
-ANSWERS: Mapping[str, Callable[[], bytes]] = {
-    "answer of the largest size": lambda: pack({"outcome": "go"}, [torch.zeros(2 * LARGE - 4096, dtype=torch.uint8)]),
-    "packed answer that grows 64 times": lambda: grown(
-        pack({"outcome": "go"}, [torch.zeros(8, dtype=torch.int64)], [1]), 2 * LARGE
-    ),
-    "answer of twice the size": lambda: bytes(4 * LARGE),
+
+def largest_answer() -> bytes:
+    """An answer of the size that two parties allow: a frame of each."""
+    return pack({"outcome": "go"}, [torch.zeros(2 * LARGE - 4096, dtype=torch.uint8)])
+
+
+def packed_answer(bits: int, size: int) -> bytes:
+    """An answer of nearly so many bytes, of packed numbers."""
+    return grown(pack({"outcome": "go"}, [torch.zeros(8, dtype=torch.int64)], [bits]), size, bits)
+
+
+ANSWERS: Mapping[str, Callable[[], tuple[bytes, int]]] = {  # an answer, and the bytes of a piece of it
+    "answer of the largest size": lambda: (largest_answer(), PIECE),
+    "packed answer of the largest size": lambda: (packed_answer(63, 2 * LARGE * 63 // 64), PIECE),
+    "packed answer that grows 64 times": lambda: (packed_answer(1, 2 * LARGE), PIECE),
+    "answer of twice the size": lambda: (bytes(4 * LARGE), PIECE),
+    "answer that stops half-way": lambda: (largest_answer()[:LARGE], PIECE),
+    "answer as one message": lambda: (largest_answer(), 2 * LARGE),
 }
 ASKED = 8  # times in which the hostile server is asked
 
 
-def lies(charter: Charter, folder: Path, ready: Path, made: Callable[[], bytes], lying: Path) -> None:
+def lies(charter: Charter, folder: Path, ready: Path, made: Callable[[], tuple[bytes, int]], lying: Path) -> None:
     """The hostile server's process: answers are short until the file ``lying`` is there."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -192,15 +204,17 @@ def lies(charter: Charter, folder: Path, ready: Path, made: Callable[[], bytes],
 
     from lightning_vfl.federation.grpc_server import SERVICE, options, server_credentials
 
-    content = made()
+    content, piece = made()
 
-    def answer(pieces: Iterator[bytes], _: Any) -> bytes:
-        for _piece in pieces:
+    def answer(request: Iterator[bytes], _: Any) -> Iterator[bytes]:
+        for _piece in request:
             pass
-        return content if lying.exists() else pack({"outcome": "go"})
+        frame = content if lying.exists() else pack({"outcome": "go"})
+        for at in range(0, len(frame), piece):
+            yield frame[at : at + piece]
 
     served = grpc.server(ThreadPoolExecutor(4), options=options(15.0))
-    handler = {"Exchange": grpc.stream_unary_rpc_method_handler(answer)}
+    handler = {"Exchange": grpc.stream_stream_rpc_method_handler(answer)}
     served.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handler)])
     served.add_secure_port(charter.server.address, server_credentials(load(*paths("server", folder / "keys")), charter))
     served.start()
@@ -214,8 +228,7 @@ def hears(charter: Charter, folder: Path, begun: Path, lying: Path, over: Path) 
     from lightning_vfl.federation.grpc_client import Dialled, party_credentials
 
     secret = party_credentials(load(*paths("party0", folder / "keys")), charter)
-    largest = len(charter.parties) * FRAME * MEBIBYTE
-    line = Dialled(charter.server.address, secret, reconnect=8.0, expected="server", largest=largest)
+    line = Dialled(charter.server.address, secret, reconnect=8.0, expected="server")
     link = Link(line, Agreed(tuple(party.name for party in charter.parties), limits=Limits(frame=FRAME)))
     link.ask(DOOR, "publics")
     begun.touch()

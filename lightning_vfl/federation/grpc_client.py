@@ -1,7 +1,7 @@
 """A party's line over gRPC: it dials out, tries again when a connection breaks, and holds one call open."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any
@@ -10,7 +10,8 @@ import grpc
 
 from lightning_vfl.errors import ConfigurationError, printable
 from lightning_vfl.federation.charter import Charter
-from lightning_vfl.federation.grpc_server import LARGEST, PIECE, PROCESS_KEY, SERVICE, options
+from lightning_vfl.federation.frames import Frame
+from lightning_vfl.federation.grpc_server import PIECE, PROCESS_KEY, SERVICE, options, pieces
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
 from lightning_vfl.federation.long_waits import LongWait
@@ -40,7 +41,6 @@ class Dialled(Transport):
         reconnect: seconds for which a broken connection is tried again.
         silence: seconds without an answer after which the connection has ended.
         expected: the name in the server's certificate, if it is not the host of the address.
-        largest: bytes of an answer.
         proxy: ``http://host:port`` through which the server is called; None: directly, whatever the environment says.
     """
 
@@ -51,7 +51,6 @@ class Dialled(Transport):
         reconnect: float = 600.0,
         silence: float = 15.0,
         expected: str | None = None,
-        largest: int = LARGEST,
         proxy: str | None = None,
     ) -> None:
         self.address = address
@@ -59,7 +58,7 @@ class Dialled(Transport):
         self.proxy = proxy
         attempt = min(ATTEMPT, max(1.0, reconnect / 4))
         settings: list[tuple[str, Any]] = [
-            *options(silence, largest),
+            *options(silence),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
             ("grpc.min_reconnect_backoff_ms", round(1000 * attempt)),  # how long an attempt to connect may take
@@ -74,8 +73,8 @@ class Dialled(Transport):
             if credentials is None
             else grpc.secure_channel(address, credentials, settings)
         )
-        self._exchange: Callable[..., bytes] = self._channel.unary_unary(f"/{SERVICE}/Exchange")
-        self._exchange_in_pieces: Callable[..., bytes] = self._channel.stream_unary(f"/{SERVICE}/Exchange")
+        self._exchange: Callable[..., Any] = self._channel.unary_stream(f"/{SERVICE}/Exchange")
+        self._exchange_in_pieces: Callable[..., Any] = self._channel.stream_stream(f"/{SERVICE}/Exchange")
         # an answer that is read as a stream: what the server sends at the beginning of the call is seen at once
         self._alive: Callable[..., Any] = self._channel.unary_stream(f"/{SERVICE}/Alive")
         self.process = os.urandom(16)  # tells the server that a call is of this process
@@ -86,13 +85,13 @@ class Dialled(Transport):
         for name, role in (("alive", self._stay), ("waits", self._watch)):
             Thread(target=role, name=name, daemon=True).start()
 
-    def exchange(self, frame: bytes) -> bytes:
+    def exchange(self, frame: bytes, read: Callable[[Iterable[bytes]], Frame]) -> Frame:
         began, failed = monotonic(), None
         self._waiting = LongWait(self._server)
         try:
             while True:
                 try:
-                    return self._sent(frame)
+                    return self._sent(frame, read)
                 except grpc.RpcError as error:
                     code, details = error.code(), printable(error.details())
                 if code not in _AGAIN:
@@ -110,12 +109,13 @@ class Dialled(Transport):
         finally:
             self._waiting = None
 
-    def _sent(self, frame: bytes) -> bytes:
+    def _sent(self, frame: bytes, read: Callable[[Iterable[bytes]], Frame]) -> Frame:
         """The answer to a frame. One that fits into a piece goes as a single message, which needs no thread."""
-        if len(frame) <= PIECE:
-            return self._exchange(frame)
-        pieces = (frame[start : start + PIECE] for start in range(0, len(frame), PIECE))
-        return self._exchange_in_pieces(pieces)
+        answer = self._exchange(frame) if len(frame) <= PIECE else self._exchange_in_pieces(pieces(frame))
+        try:
+            return read(answer)
+        finally:
+            answer.cancel()  # of an answer that was refused before its end; it changes nothing otherwise
 
     def close(self) -> None:
         self._closed.set()

@@ -1,4 +1,4 @@
-"""The server's port: two methods over gRPC, with mutual TLS. A request comes in pieces, an answer as one message."""
+"""The server's port: two methods over gRPC, with mutual TLS. Requests and answers travel in pieces."""
 
 import errno
 import os
@@ -20,14 +20,13 @@ from lightning_vfl.federation.identity import Identity
 PROCESS = 64  # bytes that name a process
 PROCESS_KEY = "process-bin"  # where a call has this name
 SERVICE = "lightning_vfl.Federation"
-LARGEST = 2**31 - 1  # bytes of a frame
-PIECE = 2**20  # bytes of a piece of a request: gRPC holds several copies of what it receives
+PIECE = 2**20  # bytes of a piece of a frame: gRPC holds several copies of what it receives
 CALLS = 2  # open calls of a party to each method: the one that waits, and the one that a new connection repeats
 HANDSHAKE = 5.0  # seconds that a connection may take to show a certificate
 SOURCE = 64  # connections of an address from which no call has come yet
 
 
-def options(silence: float, largest: int = LARGEST) -> list[tuple[str, int]]:
+def options(silence: float) -> list[tuple[str, int]]:
     """Settings of both ends of a connection.
 
     A ping after half of ``silence`` seconds without traffic, which has the other half to be answered, notices a frozen
@@ -36,8 +35,7 @@ def options(silence: float, largest: int = LARGEST) -> list[tuple[str, int]]:
     """
     half = max(500, round(500 * silence))  # milliseconds
     return [
-        ("grpc.max_receive_message_length", min(largest, LARGEST)),
-        ("grpc.max_send_message_length", LARGEST),
+        ("grpc.max_receive_message_length", PIECE),
         ("grpc.http2.lookahead_bytes", 2**20),
         ("grpc.keepalive_time_ms", half),
         ("grpc.keepalive_timeout_ms", half),
@@ -46,6 +44,11 @@ def options(silence: float, largest: int = LARGEST) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", max(400, half - 1000)),
     ]
+
+
+def pieces(frame: bytes) -> Iterator[bytes]:
+    """A frame in the order in which it travels."""
+    return (frame[start : start + PIECE] for start in range(0, len(frame), PIECE))
 
 
 def server_credentials(identity: Identity, charter: Charter) -> Any:
@@ -85,7 +88,7 @@ class Port:
         workers = 2 * CALLS * hub.parties + 4
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="federation")
         settings = [
-            *options(silence, PIECE),
+            *options(silence),
             ("grpc.so_reuseport", 0),
             ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE)),
             ("grpc.max_concurrent_streams", 2 * CALLS),
@@ -98,7 +101,7 @@ class Port:
         self._known: dict[str, None] = {}  # addresses and ports from which a party has called, the newest last
         # a stream of pieces: who calls is known before the first one is received
         methods = {
-            "Exchange": grpc.stream_unary_rpc_method_handler(self._exchange),
+            "Exchange": grpc.stream_stream_rpc_method_handler(self._exchange),
             "Alive": grpc.stream_unary_rpc_method_handler(self._alive),
         }
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
@@ -154,14 +157,14 @@ class Port:
                 known = {*self._known}
             close_idle(self.port, known, SOURCE)
 
-    def _exchange(self, pieces: Iterator[bytes], context: Any) -> bytes:
+    def _exchange(self, request: Iterator[bytes], context: Any) -> Iterator[bytes]:
         party = self._caller(context)
-        with self._counted(party, "Exchange", context):
-            return self._answer(party, pieces, context)
+        with self._counted(party, "Exchange", context):  # until the party has read its answer
+            yield from pieces(self._answer(party, request, context))
 
-    def _answer(self, party: int, pieces: Iterator[bytes], context: Any) -> bytes:
+    def _answer(self, party: int, request: Iterator[bytes], context: Any) -> bytes:
         try:
-            return self.hub.answer(self._received(party, pieces), context.is_active)
+            return self.hub.answer(self._received(party, request), context.is_active)
         except Interrupted as error:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
@@ -169,7 +172,7 @@ class Port:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
 
-    def _received(self, party: int, pieces: Iterator[bytes]) -> Request:
+    def _received(self, party: int, request: Iterator[bytes]) -> Request:
         """The request of a party, one at a time: its tensors, besides those of the request that waits.
 
         Raises:
@@ -178,14 +181,14 @@ class Port:
         """
         with self._reading[party]:
             try:
-                return self.hub.read(party, pieces)
+                return self.hub.read(party, request)
             except grpc.RpcError:
                 kind: type[ValueError] = Interrupted
                 line = f"{self.hub.agreed.party(party)} has hung up within a frame"
             except ValueError as refused:
                 kind, line = ValueError, str(refused)
                 with suppress(grpc.RpcError):
-                    pass_over(pieces, self.hub.agreed.limits.frame_bytes)
+                    pass_over(request, self.hub.agreed.limits.frame_bytes)
         raise kind(line)  # an error that is a variable here would keep this call, and its stream, until Python collects
 
     def _alive(self, _: Iterator[bytes], context: Any) -> bytes:
@@ -204,9 +207,9 @@ class Port:
         return b""
 
 
-def pass_over(pieces: Iterator[bytes], most: int) -> None:
+def pass_over(rest: Iterator[bytes], most: int) -> None:
     """Read the rest of a refused frame, up to so many bytes: its sender gets the reason after its last byte."""
-    for piece in pieces:
+    for piece in rest:
         most -= max(len(piece), 1)  # empty pieces must end too
         if most < 0:
             return

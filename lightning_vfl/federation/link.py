@@ -1,7 +1,7 @@
 """A party's line to the server: numbered requests over a transport, and answers that are read once."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, printable
 from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.fields import MOST_PARTIES, refuse_answer
-from lightning_vfl.federation.frames import Frame, pack, unpack
+from lightning_vfl.federation.frames import Frame, pack, unpack_pieces
 from lightning_vfl.federation.hub import At, Key
 
 START = At(0, 0, -1)  # before the first round
@@ -20,8 +20,12 @@ class Transport(ABC):
     """Carries frames between a party and the server."""
 
     @abstractmethod
-    def exchange(self, frame: bytes) -> bytes:
+    def exchange(self, frame: bytes, read: Callable[[Iterable[bytes]], Frame]) -> Frame:
         """The server's answer to a frame; waits for it, and tries again if the connection breaks.
+
+        Args:
+            frame: what this party sends.
+            read: makes the answer of its pieces; it is called again when the connection breaks between two of them.
 
         Raises:
             ConfigurationError: if the server cannot be reached, or refuses this party.
@@ -110,7 +114,7 @@ class Link:
                 f"a message of this party has more than the {allowed.frame} MiB that limits.frame of federation.yaml "
                 "allows; raise it on all hosts"
             )
-        frame = self._read(self.transport.exchange(content))
+        frame = self.transport.exchange(content, self._read)
         standing = frame.header.get("standing")
         if standing is not None:
             at, called = At(*standing["at"]), frozenset(standing["called"])
@@ -128,7 +132,7 @@ class Link:
             case _:
                 raise ConfigurationError(printable(frame.header.get("why", "the server refuses this request")))
 
-    def _read(self, content: bytes) -> Frame:
+    def _read(self, pieces: Iterable[bytes]) -> Frame:
         """The server's answer, which may have a message of every party.
 
         Raises:
@@ -136,7 +140,7 @@ class Link:
         """
         most = self.agreed.limits.frame_bytes * len(self.agreed.names)
         try:
-            return unpack(content, most, lambda header, _: refuse_answer(header, self.agreed))
+            return unpack_pieces(pieces, most, lambda header, _: refuse_answer(header, self.agreed))
         except MalformedFrame as error:
             raise ConfigurationError(
                 f"the server has sent what is refused: {error}; check who runs the server"

@@ -5,7 +5,7 @@ what the party asks next. Processes, networks and identities of the relay are it
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, Listener
@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from lightning_vfl.errors import ConfigurationError, printable
 from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Hub, Interrupted
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Transport
@@ -35,7 +36,7 @@ from lightning_vfl.federation.sealed_line import (
 
 T = TypeVar("T")
 
-LARGEST = 2**31 - 1  # bytes of a frame
+SEALED = 1024  # bytes that sealing can add to a frame
 HOLD = 10.0  # seconds for which a call of the relay waits for the next frame; the relay waits longer
 _DONE, _AGAIN, _REFUSED = b"d", b"a", b"r"  # the first byte of a sealed answer
 
@@ -77,6 +78,7 @@ class Relayed(Transport):
         self.process = os.urandom(PROCESS)
         self._greet = partial(Greeting, party, self.process, identity, charter)
         self._reconnect = charter.patience.reconnect
+        self._most = len(charter.parties) * charter.limits.frame_bytes + SEALED
         self._line: SealedLine | None = None
         self._number = 0
         self._changed = Condition()
@@ -87,7 +89,7 @@ class Relayed(Transport):
         self._listener = listen(socket)
         Thread(target=self._attend, name="relay", daemon=True).start()
 
-    def exchange(self, frame: bytes) -> bytes:
+    def exchange(self, frame: bytes, read: Callable[[Iterable[bytes]], Frame]) -> Frame:
         while True:
             if self._line is None:
                 greeting = self._greet()
@@ -97,7 +99,7 @@ class Relayed(Transport):
             answer = self._pass(FRAME + line.sends.seal(frame, number), partial(_opened, line, number))
             kind, content = answer[:1], answer[1:]
             if kind == _DONE:
-                return content
+                return read([content])
             if kind == _REFUSED:
                 raise ConfigurationError(
                     f"the server refuses this party: {printable(content.decode(errors='replace'))}"
@@ -145,7 +147,7 @@ class Relayed(Transport):
         while self._open:
             try:
                 with self._listener.accept() as call:
-                    answer = call.recv_bytes(LARGEST)
+                    answer = call.recv_bytes(self._most)
                     with self._changed:
                         self._heard = monotonic()
                         if answer and self._out is not None:
@@ -224,7 +226,7 @@ class RelayPort:
         hello = welcomed = b""
         try:
             while self._open:
-                content = call.recv_bytes(self.hub.agreed.limits.frame_bytes + 1024)
+                content = call.recv_bytes(self.hub.agreed.limits.frame_bytes + SEALED)
                 if content == hello:
                     answer = welcomed
                 elif content[:1] == HELLO:

@@ -270,7 +270,6 @@ def _dialled(run: Run, proxy: str | None) -> Dialled:
         reconnect=charter.patience.reconnect,
         silence=charter.patience.silence,
         expected=charter.server.name,
-        largest=len(charter.parties) * charter.limits.frame_bytes,
         proxy=proxy,
     )
 

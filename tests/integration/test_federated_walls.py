@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -21,7 +22,7 @@ from benchmarks.hostile import request as request_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.charter import Alignment, Charter
-from lightning_vfl.federation.frames import pack, unpack
+from lightning_vfl.federation.frames import pack, unpack, unpack_pieces
 from lightning_vfl.federation.hub import At, Hub, Key
 from lightning_vfl.federation.identity import Certificate, load, make_identity, paths
 from lightning_vfl.federation.joining import join
@@ -323,7 +324,7 @@ def test_a_long_wait_says_for_whom_it_is_and_what_was_tried(tmp_path, monkeypatc
 
 @pytest.mark.processes
 @pytest.mark.parametrize("size", [1, 2**20 - 200, 2**20, 2**20 + 1, 5 * 2**20 + 17])
-def test_a_request_in_pieces_arrives_as_it_was_sent(tmp_path, size):
+def test_a_request_and_an_answer_in_pieces_arrive_as_they_were_sent(tmp_path, size):
     def role():
         import grpc
 
@@ -338,7 +339,7 @@ def test_a_request_in_pieces_arrives_as_it_was_sent(tmp_path, size):
         numbers = torch.arange(size) % 251
         request = pack(request_of("tell", **UPLOAD), [numbers.to(torch.uint8)])
         line = Dialled(address, reconnect=1.0)
-        (tensor,) = unpack(line.exchange(request)).tensors
+        (tensor,) = line.exchange(request, partial(unpack_pieces, limit=2**24)).tensors
         assert torch.equal(tensor, numbers.to(torch.uint8))
         if size > 2**20:
             with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as refused:
@@ -352,6 +353,44 @@ def test_a_request_in_pieces_arrives_as_it_was_sent(tmp_path, size):
     apart(role, tmp_path / "role.txt")
 
 
+@pytest.mark.processes
+def test_an_answer_that_breaks_off_between_two_pieces_is_asked_for_again(tmp_path):
+    numbers = torch.arange(5 * 2**20) % 251
+    frame = pack({"outcome": "go"}, [numbers.to(torch.uint8)])
+
+    def role():
+        import grpc
+
+        from lightning_vfl.federation.grpc_client import Dialled
+        from lightning_vfl.federation.grpc_server import PIECE, SERVICE, pieces
+
+        prepare()
+        asked = []
+
+        def answer(request, context):
+            asked.append(b"".join(request))
+            for number, piece in enumerate(pieces(frame)):
+                if len(asked) < 3 and number == len(asked):
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "the connection has ended")
+                assert len(piece) <= PIECE
+                yield piece
+
+        served = grpc.server(ThreadPoolExecutor(2))
+        handler = {"Exchange": grpc.stream_stream_rpc_method_handler(answer)}
+        served.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handler)])
+        port = served.add_insecure_port("127.0.0.1:0")
+        served.start()
+        line = Dialled(f"127.0.0.1:{port}", reconnect=5.0)
+        (tensor,) = Link(line).ask(Key(At(-1, 0, 0), 0), "publics").tensors
+        assert torch.equal(tensor, numbers.to(torch.uint8))
+        assert len(asked) == 3
+        assert len({*asked}) == 1
+        line.close()
+        served.stop(grace=None)
+
+    apart(role, tmp_path / "role.txt")
+
+
 # ---- who joins, and which records there are; without a network
 
 
@@ -361,9 +400,9 @@ class Straight(Transport):
     def __init__(self, hub, party, changed=lambda header: header):
         self.hub, self.party, self.changed = hub, party, changed
 
-    def exchange(self, frame):
+    def exchange(self, frame, read):
         answer = unpack(self.hub.call(self.party, frame))
-        return pack(self.changed(dict(answer.header)), answer.tensors)
+        return read([pack(self.changed(dict(answer.header)), answer.tensors)])
 
     def close(self):
         pass

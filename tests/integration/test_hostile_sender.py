@@ -1,8 +1,8 @@
-"""One hostile sender, as a process of its own: the memory of the server's process, and the answers to another party."""
+"""One hostile sender, as a process of its own: memory of the process that reads, and the answers to another party."""
 
 import pytest
 
-from benchmarks.hostile import SENDERS, measure
+from benchmarks.hostile import ANSWERS, SENDERS, measure, measure_party
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -16,6 +16,14 @@ LIMITS = {  # in frames of the charter
     "60 open calls": 0.25,
     "1,200 idle connections": 2.0,
 }
+OF_A_SERVER = {  # in largest answers: a frame of every party
+    "answer of the largest size": 4.0,
+    "packed answer of the largest size": 4.0,
+    "packed answer that grows 64 times": 0.25,
+    "answer of twice the size": 0.25,
+    "answer that stops half-way": 1.0,
+    "answer as one message": 1.0,
+}
 
 
 @pytest.mark.parametrize("sender", LIMITS)
@@ -24,3 +32,10 @@ def test_one_sender_takes_a_bounded_part_of_the_servers_memory_and_no_answer_of_
     row = measure(sender)
     assert row["of a frame"] < LIMITS[sender], row
     assert row["another's answer, s"] < 4.0, row
+
+
+@pytest.mark.parametrize("answer", OF_A_SERVER)
+def test_a_hostile_server_takes_a_bounded_part_of_a_partys_memory(answer):
+    assert {*OF_A_SERVER} == {*ANSWERS}
+    row = measure_party(answer)
+    assert row["of the largest answer"] < OF_A_SERVER[answer], row

@@ -138,7 +138,7 @@ def test_an_answer_with_any_other_field_ends_a_party_with_the_name_of_the_server
         content = pack(changed(data.draw, ANSWER))
     except MalformedMessage:
         return
-    link = Link(SimpleNamespace(exchange=lambda frame: content), Agreed(NAMES))
+    link = Link(SimpleNamespace(exchange=lambda frame, read: read([content])), Agreed(NAMES))
     try:
         frame = link.ask(Key(At(3, 2, 0), 0), "ready")
     except ConfigurationError as error:
@@ -238,5 +238,5 @@ def test_a_declared_shape_above_the_charter_is_refused():
 def test_control_characters_of_others_are_not_printed():
     content = pack({"outcome": "over", "why": "it is\x1b[2J over\nnow"})
     with pytest.raises(ConfigurationError) as ended:
-        Link(SimpleNamespace(exchange=lambda frame: content)).ask(Key(At(0, 2, 0), 0), "ready")
+        Link(SimpleNamespace(exchange=lambda frame, read: read([content]))).ask(Key(At(0, 2, 0), 0), "ready")
     assert str(ended.value) == "it is?[2J over now"

@@ -31,10 +31,10 @@ class Desk(Transport):
         self.hub, self.party = hub, party
         self.heard: list[Frame] = []
 
-    def exchange(self, frame):
+    def exchange(self, frame, read):
         answer = self.hub.call(self.party, frame)
         self.heard.append(unpack(answer))
-        return answer
+        return read([answer])
 
     def close(self):
         pass

@@ -163,14 +163,14 @@ def test_a_refused_hello_and_a_silent_relay_end_in_one_line(charter, identities,
     transport = Relayed(tmp_path / "party.sock", 0, identities["party1"], charter)
     carrier = Carrier(transport.socket, port.socket)
     with pytest.raises(ConfigurationError, match="the server refuses this party: the hello of party party0"):
-        transport.exchange(b"frame")
+        transport.exchange(b"frame", bytes)
     carrier.over.set()
     transport.close()
     port.close()
     silent = Relayed(tmp_path / "silent.sock", 0, identities["party0"], charter)
     silent._reconnect = 0.0
     with pytest.raises(ConfigurationError, match=r"the relay has not called at .*silent.sock for 0 s"):
-        silent.exchange(b"frame")
+        silent.exchange(b"frame", bytes)
     silent.close()
 
 
