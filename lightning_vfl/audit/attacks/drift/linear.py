@@ -1,11 +1,9 @@
 """Columns behind linear bottoms, up to rotation, from uploads that drift by known gradients."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attacks.drift.served import ServedSteps
+from lightning_vfl.audit.attacks.drift.served import ServedSteps, Visits
 
 MOST_DIMENSIONS = 48  # of the space of columns; the equations for G have so many squared unknowns
 ROUNDS = 16
@@ -30,7 +28,7 @@ def linear(served: ServedSteps) -> Tensor:
     Not guaranteed: the columns themselves. After one visit to each record, the result is the space of the uploads as
         they are.
     """
-    visits = _Visits.of(served)
+    visits = Visits.of(served)
     rank = min(sum(served.columns) + 1, MOST_DIMENSIONS, len(visits.seen))
     space = _first_space(visits, rank, served)
     best = space
@@ -43,7 +41,7 @@ def linear(served: ServedSteps) -> Tensor:
     return columns
 
 
-def _solve(served: ServedSteps, visits: "_Visits", space: Tensor, doubt: float) -> tuple[Tensor, float]:
+def _solve(served: ServedSteps, visits: Visits, space: Tensor, doubt: float) -> tuple[Tensor, float]:
     """The columns of the round with the smallest residue, and the variance of this residue.
 
     ``doubt``: 1 takes the residue for noise, which the uploads of a noisy training have; 0 fits without noise.
@@ -65,43 +63,7 @@ def _solve(served: ServedSteps, visits: "_Visits", space: Tensor, doubt: float) 
     return best, least
 
 
-@dataclass(frozen=True, eq=False)
-class _Visits:
-    """All visits (V,) to records, one after the other.
-
-    Args:
-        seen: (n,) the records that are visited, ascending.
-        row: (V,) the place of each visit's record in ``seen``.
-        step: (V,) the number of its step.
-        uploads: (V, W).
-        count: (n,) float64, the visits to each record.
-    """
-
-    seen: Tensor
-    row: Tensor
-    step: Tensor
-    uploads: Tensor
-    count: Tensor
-
-    @classmethod
-    def of(cls, served: ServedSteps) -> "_Visits":
-        ids = torch.cat([step.ids for step in served.steps])
-        seen, row = torch.unique(ids, return_inverse=True)
-        lengths = torch.tensor([len(step.ids) for step in served.steps])
-        number = torch.arange(len(lengths)).repeat_interleave(lengths)
-        uploads = torch.cat([step.upload for step in served.steps])
-        return cls(seen, row, number, uploads, torch.bincount(row).double())
-
-    def total(self, values: Tensor) -> Tensor:
-        """(n, ...) the sum of values (V, ...) over the visits to each record."""
-        return values.new_zeros(len(self.seen), *values.shape[1:]).index_add_(0, self.row, values)
-
-    def mean(self, values: Tensor) -> Tensor:
-        """(n, ...) the mean over the visits to each record."""
-        return self.total(values) / self.count.view(-1, *(1,) * (values.dim() - 1))
-
-
-def _first_space(visits: _Visits, rank: int, served: ServedSteps) -> Tensor:
+def _first_space(visits: Visits, rank: int, served: ServedSteps) -> Tensor:
     """(n, r): mean uploads in their principal directions, and those of single visits where these are too narrow.
 
     Their sizes are those of the columns if initial weights have the variance 1 / (3 d_m) of torch's linear layers.
@@ -119,7 +81,7 @@ def _first_space(visits: _Visits, rank: int, served: ServedSteps) -> Tensor:
     return result
 
 
-def _moves(served: ServedSteps, visits: _Visits, space: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
+def _moves(served: ServedSteps, visits: Visits, space: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
     """P (T, r, W) and c (T,): before step t the weights are c_t C + G P_t in the coordinates of the space."""
     rule, row_of = served.rule, torch.full((served.records,), -1)
     row_of[visits.seen] = torch.arange(len(visits.seen))
@@ -154,7 +116,7 @@ def _moves(served: ServedSteps, visits: _Visits, space: Tensor, gram: Tensor) ->
     return torch.stack(moves), torch.tensor(all_kept, dtype=torch.float64)
 
 
-def _gram(visits: _Visits, space: Tensor, moves: Tensor, uploads: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+def _gram(visits: Visits, space: Tensor, moves: Tensor, uploads: Tensor, noise: float) -> tuple[Tensor, Tensor]:
     """G (r, r) from each record's uploads less their mean, and its mean upload without moves (n, W).
 
     A priori G is that of the first uploads, I, with the variance 1 / W that random initial weights give it.
@@ -174,7 +136,7 @@ def _gram(visits: _Visits, space: Tensor, moves: Tensor, uploads: Tensor, noise:
     return gram, mean_uploads - torch.einsum("nr,nrw->nw", space @ gram, mean_moves)
 
 
-def _rows(visits: _Visits, weights: Tensor, uploads: Tensor, noise: float) -> Tensor:
+def _rows(visits: Visits, weights: Tensor, uploads: Tensor, noise: float) -> Tensor:
     """(n, r): the row of each record that explains all its uploads best, with the size of 1 a priori."""
     square = visits.total((weights @ weights.transpose(1, 2))[visits.step])
     right = visits.total(torch.einsum("vrw,vw->vr", weights[visits.step], uploads))

@@ -76,14 +76,56 @@ class ServedSteps:
 
         Columns behind the W-th are zero. Rows of records that were never uploaded are NaN.
         """
-        ids = torch.cat([step.ids for step in self.steps])
-        seen, places = torch.unique(ids, return_inverse=True)
-        uploads = torch.cat([step.upload.double() for step in self.steps])
-        mean = torch.zeros(len(seen), self.width, dtype=torch.float64).index_add(0, places, uploads)
-        mean = mean / torch.bincount(places)[:, None]
-        left, sizes, _ = torch.linalg.svd(mean - mean.mean(0), full_matrices=False)
-        d = sum(self.columns)
-        rank = min(d, int((sizes > EMPTY * sizes[0]).sum()))
-        columns = torch.full((self.records, d), math.nan, dtype=torch.float64)
-        columns[seen] = torch.nn.functional.pad(left[:, :rank] * sizes[:rank], (0, d - rank))
+        visits = Visits.of(self)
+        components, sizes = visits.components(sum(self.columns))
+        columns = torch.full((self.records, sum(self.columns)), math.nan, dtype=torch.float64)
+        columns[visits.seen] = components * sizes
         return columns
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """All visits (V,) to records, one after the other.
+
+    Args:
+        seen: (n,) the records that are visited, ascending.
+        row: (V,) the place of each visit's record in ``seen``.
+        step: (V,) the number of its step.
+        uploads: (V, W) float64.
+        count: (n,) float64, the visits to each record.
+    """
+
+    seen: Tensor
+    row: Tensor
+    step: Tensor
+    uploads: Tensor
+    count: Tensor
+
+    @classmethod
+    def of(cls, served: ServedSteps) -> "Visits":
+        """The visits of all steps."""
+        ids = torch.cat([step.ids for step in served.steps])
+        seen, row = torch.unique(ids, return_inverse=True)
+        lengths = torch.tensor([len(step.ids) for step in served.steps])
+        number = torch.arange(len(lengths)).repeat_interleave(lengths)
+        uploads = torch.cat([step.upload.double() for step in served.steps])
+        return cls(seen, row, number, uploads, torch.bincount(row).double())
+
+    def total(self, values: Tensor) -> Tensor:
+        """(n, ...) the sum of values (V, ...) over the visits to each record."""
+        return values.new_zeros(len(self.seen), *values.shape[1:]).index_add_(0, self.row, values)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """(n, ...) the mean over the visits to each record."""
+        return self.total(values) / self.count.view(-1, *(1,) * (values.dim() - 1))
+
+    def components(self, d: int) -> tuple[Tensor, Tensor]:
+        """(n, d) the first principal components of the mean uploads, with norm 1, and their sizes (d,).
+
+        Both are zero for components that the uploads do not have.
+        """
+        mean = self.mean(self.uploads)
+        left, sizes, _ = torch.linalg.svd(mean - mean.mean(0), full_matrices=False)
+        rank = min(d, int((sizes > EMPTY * sizes[0]).sum()))
+        components = torch.nn.functional.pad(left[:, :rank], (0, d - rank))
+        return components, torch.nn.functional.pad(sizes[:rank], (0, d - rank))

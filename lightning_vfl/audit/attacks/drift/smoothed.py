@@ -78,7 +78,7 @@ def smoothed(
     """
     began = time.monotonic()
     run = Unrolled(served, hidden, activation, bias)
-    if not bool((run.visits > 1).any()):
+    if not bool((run.visits.count > 1).any()):
         raise ValueError("no record was uploaded twice; the smoothed fit needs a second epoch")
     generator = torch.Generator().manual_seed(seed)
     first = run.start(generator)
@@ -94,7 +94,7 @@ def smoothed(
     best, lowest = min((best, lowest), (newton, run.misfit(newton, sharpest)), key=lambda one: one[1])
     columns = torch.full((served.records, run.width_in), math.nan, dtype=torch.float64)
     fitted = run.weights(best)[0]
-    columns[run.seen] = fitted - fitted.mean(0)
+    columns[run.visits.seen] = fitted - fitted.mean(0)
     return SmoothedFit(columns, lowest, first_misfit, ended and planned == iterations)
 
 
