@@ -230,4 +230,24 @@ def rows() -> list[Row]:
             seeds(partial(cascade, aggregator=Concat()), **alone),
             clear,
         ),
+        row(
+            "`CascadeVFL(variant=single)`, the active party and the collaborator, others' columns",
+            seeds(partial(cascade, aggregator=Concat(), variant="single"), attacker="server+party:0"),
+            clear,
+        ),
+        row(
+            "`CascadeVFL`, one of three active parties and the collaborator, others' columns",
+            seeds(partial(cascade, aggregator=Concat()), attacker="server+party:0"),
+            clear,
+        ),
+        row(
+            "`CascadeVFL`, two of three active parties, the third's columns",
+            seeds(partial(cascade, aggregator=Concat()), attacker="party:0+party:1"),
+            clear,
+        ),
+        row(
+            "`CascadeVFL`, two of three active parties and the collaborator, the third's columns",
+            seeds(partial(cascade, aggregator=Concat()), attacker="server+party:0+party:1"),
+            clear,
+        ),
     ]

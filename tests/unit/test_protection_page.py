@@ -67,6 +67,18 @@ def test_the_epsilon_of_the_noise_that_helps():
         assert f"(ε = {shown(epsilon)}" in text
 
 
+def test_the_guide_recommends_a_narrow_sum_by_the_numbers_of_the_results():
+    found = []
+    for width in (16, 64):
+        said = protection.RANGE.sub("", protection.attack(f"columns from drift: `MaskedSum`, width {width}")[0])
+        found.append(re.search(r"(\d+)% of nearest .* validation accuracy 0(\.\d+)", said).groups())
+    (near, accuracy), (near_wide, accuracy_wide) = found
+    words = (
+        f"{near} % of nearest records right in place of {near_wide} %, accuracy {accuracy} in place of {accuracy_wide}"
+    )
+    assert words in (DOCS / "guides" / "decide.md").read_text(encoding="utf-8")
+
+
 def test_a_name_that_no_result_has_is_refused():
     missing = protection.Footnote("", attacks=("no such attack",))
     with pytest.raises(ValueError, match=r"0 rows of docs/results/tables/attacks\.json are named 'no such attack'"):
