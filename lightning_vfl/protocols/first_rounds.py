@@ -133,7 +133,7 @@ def check_movement(module: "TrainedModule", movement: Movement) -> None:
     names, nobody = movement.still()
     if not names or not (module.says_who_learns or (nobody and not module.faults.models)):
         return
-    rounds = f"{movement.rounds} round{'s' if movement.rounds > 1 else ''}"
+    rounds = _several(movement.rounds)
     if nobody:
         why = (
             "automatic_optimization is False, and no step of an optimiser was made by hand"
@@ -150,6 +150,18 @@ def check_movement(module: "TrainedModule", movement: Movement) -> None:
         f"the weights of {' and '.join(names)} have not changed in the first {rounds} of {type(module).__name__}: the "
         "loss does not depend on them (detach, no_grad), or the optimiser does not have them; set requires_grad to "
         "False on networks that are not to learn"
+    )
+
+
+def warn_uncounted(module: "TrainedModule", rounds: int) -> None:
+    """Warn of a protocol of which neither bytes nor seconds are counted; one that sends nothing counts its seconds."""
+    meter = module.books.meter
+    if module.clock.seconds or meter.total("up").any() or meter.total("down").any():
+        return
+    rank_zero_warn(
+        f"{type(module).__name__} has counted no bytes and no virtual seconds in its first {_several(rounds)}, so its "
+        "records stay at 0; call round(batch, names) or enter_round(batch, names) in its step, or "
+        "clock.advance(seconds) if it sends nothing"
     )
 
 
@@ -174,6 +186,10 @@ def refuse_diverged(module: "TrainedModule") -> None:
         f"this training: {type(module).__name__} changes weights outside of the step of the optimiser, for which the "
         "processes average gradients; change them by the loss of a Step, or use devices: 1"
     )
+
+
+def _several(rounds: int) -> str:
+    return f"{rounds} round{'s' if rounds > 1 else ''}"
 
 
 def _digest(parameters: Iterable[nn.Parameter]) -> int:

@@ -53,6 +53,7 @@ from lightning_vfl.protocols.first_rounds import (
     refuse_diverged,
     refuse_unasked_faults,
     refuse_unused_parts,
+    warn_uncounted,
 )
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.logs import log_standing, log_step
@@ -225,6 +226,7 @@ class TrainedModule(EvaluatedModule):
         movement, self._movement = self._movement, None
         if movement is not None and movement.rounds:
             check_movement(self, movement)
+            warn_uncounted(self, movement.rounds)
 
     def _nothing(self) -> Tensor:
         """A loss that is not known (nan), whose gradients are zero, for an optimiser step that changes no parameter."""

@@ -23,14 +23,22 @@ from lightning_vfl.simulation.clock import VirtualClock
 from tests.subjects import Blobs, trainer
 
 
-class InTheClear(VFLModule):
-    """It knows no faults and runs no messages."""
+class Uncounted(VFLModule):
+    """It knows no faults, runs no messages and counts nothing."""
 
     def output(self, batch, names):
         return self.output_in_the_clear(batch)
 
     def step(self, batch, names):
         return Step(self.rank_loss(self.output(batch, names), batch))
+
+
+class InTheClear(Uncounted):
+    """It counts seconds, as a protocol does that sends nothing."""
+
+    def step(self, batch, names):
+        self.clock.advance(1.0)
+        return super().step(batch, names)
 
 
 class RoundInTheClear(VFLModule):
@@ -129,6 +137,28 @@ def test_nobody_learns_is_an_error(tmp_path, cls, rounds, words):
     assert module.books.rounds["fit"] == rounds
 
 
+@pytest.mark.parametrize("settings", [{}, {"max_steps": 2}], ids=["five rounds", "a shorter fit"])
+def test_a_step_that_counts_no_bytes_and_no_seconds_is_told(tmp_path, settings):
+    words = "Uncounted has counted no bytes and no virtual seconds in its first .+; call round.+or enter_round"
+    with pytest.warns(UserWarning, match=words):
+        t = fit(tmp_path, Uncounted(Mean(), width=4, seed=0), **settings)
+    assert t.global_step == settings.get("max_steps", 9)
+
+
+class Summed(VFLModule):
+    """It counts its round, after the backward pass."""
+
+    def step(self, batch, names):
+        loss = self.rank_loss(self.output_in_the_clear(batch), batch)
+        return Step(loss, before_optimizer=lambda _: self.enter_round(batch, names))
+
+
+def test_what_is_counted_after_the_backward_pass_is_counted(tmp_path):
+    module = Summed(Mean(), width=4, seed=0)
+    fit(tmp_path, module)
+    assert module.books.meter.total("up").all()
+
+
 def test_it_is_said_at_the_end_of_a_shorter_fit(tmp_path):
     with pytest.raises(ConfigurationError, match="no weight of Lazy has changed in the first 2 rounds"):
         fit(tmp_path, Lazy(Mean(), width=4, seed=0), max_steps=2)
@@ -210,6 +240,7 @@ class Locally(InTheClear):
     """Parties take three local steps in a round, with optimisers of their own; the joint loss trains the server."""
 
     def step(self, batch, names):
+        self.clock.advance(3.0)
         for bottom, x in zip(self.bottoms.parties, batch.features, strict=True):
             local = torch.optim.SGD(bottom.parameters(), lr=0.1)
             for _ in range(3):
