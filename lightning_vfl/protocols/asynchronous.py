@@ -254,7 +254,7 @@ class AsyncVFL(VFLModule):
         h = [latest.to(fresh.dtype) for latest in self.latest.table.read(batch.record_ids)]
         h[event.party] = fresh
         self.latest.write(batch.record_ids, event.party, fresh)
-        value = self.aggregator.plain(tuple(h), Roll.everyone(self.roster.parties), batch.present)
+        value = self.joined(tuple(h), Roll.everyone(self.roster.parties), batch.present)
         if self.tap is not None:
             self._tell(batch.record_ids, event.party, fresh, names, fresh if learnt_at is None else learnt_at)
             self.tap.joined(value.detach(), names, batch.record_ids)

@@ -42,6 +42,7 @@ from lightning_vfl.protocols.build import (
     party_bottom,
     plain_settings,
     refuse_overlap,
+    refuse_uncounted,
     roster_of,
     several,
     take_untaken,
@@ -196,6 +197,7 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         self.label_privacy = PrivacyBooks()
         self.privacy_ledger = privacy_ledger
         self.keys, self.used = {}, set()
+        self._absence_tried = self._rows_tried = False
         self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
 
     # ---- what a protocol may override, besides ``output`` and ``step``
@@ -468,7 +470,21 @@ class BuiltModule(Rebuildable, SafelyLoaded, TrainedModule):
         self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
     ) -> Tensor:
         """The server's output for M embeddings (B, D_m), aggregated in real arithmetic; ``columns`` as in ``head``."""
-        return self.head(self.aggregator.plain(h, roll, present), columns)
+        return self.head(self.joined(h, roll, present), columns)
+
+    def joined(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> Tensor:
+        """``plain`` of M embeddings (B, D_m); the first time that some do not count, the aggregator is tried."""
+        self.refuse_uncounted(roll, present)
+        return self.aggregator.plain(h, roll, present)
+
+    def refuse_uncounted(self, roll: Roll, present: Tensor | None) -> None:
+        """Refuse, once, an aggregator that uses embeddings of absent parties, or rows that a party does not hold."""
+        if not self._absence_tried and len(roll.counted) < self.roster.parties:
+            self._absence_tried = True
+            refuse_uncounted(self.aggregator, self.embedding_widths, roll)
+        if not self._rows_tried and present is not None:
+            self._rows_tried = True
+            refuse_uncounted(self.aggregator, self.embedding_widths, Roll.everyone(self.roster.parties), True)
 
     def answers(self, there: Tensor) -> Tensor:
         """(B,) bool, the records that get a prediction if the parties in ``there`` (B, M) bool are not absent."""

@@ -257,9 +257,8 @@ def try_aggregator(aggregator: Aggregator, width: int, roster: Roster) -> None:
     who = f"plain of {type(aggregator).__name__}"
     told = f"embeddings of {len(widths)} parties, {', '.join(map(str, dict.fromkeys(widths)))} wide"
     try:
-        with torch.no_grad():
-            found = aggregator.plain(tuple(torch.zeros(2, own) for own in widths), Roll.everyone(len(widths)))
-            given = tuple(found.shape)
+        found = _value_of_zeros(aggregator, widths)
+        given = tuple(found.shape)
     except ConfigurationError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
@@ -273,6 +272,51 @@ def try_aggregator(aggregator: Aggregator, width: int, roster: Roster) -> None:
         raise ConfigurationError(
             f"{who} returns {found.dtype} for {told} of {torch.get_default_dtype()}; return the dtype of the embeddings"
         )
+    if aggregator.wire is None and not found.requires_grad:  # a wire has gradients of its own
+        raise ConfigurationError(
+            f"{who} returns a tensor without a graph, so no party would learn; compute it with torch's operations on "
+            "the embeddings, without numpy, detach or no_grad"
+        )
+
+
+def _value_of_zeros(aggregator: Aggregator, widths: tuple[int, ...]) -> Tensor:
+    """The aggregate of two records whose embeddings are zero, with a graph if ``plain`` accepts that."""
+    everyone = Roll.everyone(len(widths))
+    with torch.inference_mode(False), torch.enable_grad():  # it may be built for a prediction
+        try:
+            return aggregator.plain(tuple(torch.zeros(2, own, requires_grad=True) for own in widths), everyone)
+        except RuntimeError:  # as numpy() of a tensor with a graph
+            return aggregator.plain(tuple(torch.zeros(2, own) for own in widths), everyone)
+
+
+def refuse_uncounted(aggregator: Aggregator, widths: tuple[int, ...], roll: Roll, partly_held: bool = False) -> None:
+    """Refuse an aggregator whose value depends on embeddings that do not count: it is tried on random numbers.
+
+    Args:
+        aggregator: it may draw random numbers itself.
+        widths: of the embeddings.
+        roll: only the parties in ``roll.counted`` may change the value.
+        partly_held: each record but one lacks one party, whose embedding may not change it either.
+
+    Raises:
+        ConfigurationError: naming what to change.
+    """
+    parties = len(widths)
+    generator = torch.Generator().manual_seed(0)
+    held = ~torch.eye(parties + 1, parties, dtype=torch.bool) if partly_held else None
+    counted = torch.zeros(parties, dtype=torch.bool)
+    counted[list(roll.counted)] = True
+    counted = counted.expand(parties + 1, -1) if held is None else counted & held
+    h, other = (tuple(torch.randn(parties + 1, own, generator=generator) for own in widths) for _ in range(2))
+    mixed = tuple(torch.where(counted[:, m, None], x, y) for m, (x, y) in enumerate(zip(h, other, strict=True)))
+    values = []
+    for embeddings in (h, mixed):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            values.append(aggregator.plain(embeddings, roll, held))
+    if not torch.equal(*values):
+        what = "rows that a party does not hold; heed present" if partly_held else "absent parties; use roll.counted"
+        raise ConfigurationError(f"plain of {type(aggregator).__name__} uses the embeddings of {what} in it")
 
 
 def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> list[nn.Module]:

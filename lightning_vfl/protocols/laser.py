@@ -87,7 +87,7 @@ class LaserVFL(HeadsVFL):
         present = self._subsets(batch, names)  # (head, size, B, M)
         parties, rows = self.roster.parties, len(h[0])
         flat = present.reshape(-1, parties)
-        z = self.aggregator.plain(tuple(x.repeat(parties * parties, 1) for x in h), everybody, flat)
+        z = self.joined(tuple(x.repeat(parties * parties, 1) for x in h), everybody, flat)
         wide = repeated(batch, parties, flat[: parties * rows], None)
         if batch.weights is not None:
             wide = wide._replace(weights=batch.weights.repeat(parties))
@@ -101,7 +101,7 @@ class LaserVFL(HeadsVFL):
     def output_of(
         self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
     ) -> Tensor:
-        z = self.aggregator.plain(h, roll, present)
+        z = self.joined(h, roll, present)
         return mean_of_holders(torch.stack([head(z) for head in self.top]), roll.holders(h[0], present))
 
     def _subsets(self, batch: VerticalBatch, names: RoundNames) -> Tensor:

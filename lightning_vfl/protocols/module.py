@@ -513,6 +513,8 @@ class VFLModule(BuiltModule):
             parties = replace(parties, memory=memory)
         seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
+        if aggregator.wire is None:  # a wire hands on what has come
+            self.refuse_uncounted(roll, seen)
         exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
         value = exchange.run()
         if stage == Stage.FIT:

@@ -366,14 +366,14 @@ class DecoupledVFL(VFLModule):
 
     def encode(self, features: tuple[Tensor, ...], present: Tensor | None = None) -> Tensor:
         """(B, H W_h), the hosts' encodings; the embedding of a record that a guest does not hold is zero."""
-        joined = self.aggregator.plain(self.bottoms(features), Roll.everyone(self.roster.parties), present)
+        joined = self.joined(self.bottoms(features), Roll.everyone(self.roster.parties), present)
         return torch.cat(self.hosts((joined,) * self.host_count), dim=1)
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         return self.head(self.encode(batch.features, batch.present))
 
     def output_of(self, h: Any, roll: Roll, present: Tensor | None, columns: Tensor | None = None) -> Tensor:
-        return self.head(torch.cat(self.hosts((self.aggregator.plain(h, roll, present),) * self.host_count), dim=1))
+        return self.head(torch.cat(self.hosts((self.joined(h, roll, present),) * self.host_count), dim=1))
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The owner's output for encodings (B, H W_h)."""

@@ -12,7 +12,7 @@ from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy, StandIn
 from lightning_vfl.simulation import FaultModel, RoundOutcome
-from lightning_vfl.types import Roster
+from lightning_vfl.types import Roster, VerticalBatch
 from lightning_vfl.waiting import WaitForAll, WaitingRule
 from tests.subjects import Blobs, split, trainer
 
@@ -85,6 +85,59 @@ def test_aggregators(tmp_path, name):
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         tried(tmp_path, split(aggregator))
     assert tried(tmp_path, split(Scaled())).books.rounds["fit"] == 6
+
+
+class InNumpy(Scaled):
+    def plain(self, h, roll, present=None):
+        return torch.from_numpy(sum(x.numpy() for x in h))
+
+
+class Detached(Scaled):
+    def plain(self, h, roll, present=None):
+        return torch.stack(h).mean(0).detach()
+
+
+@pytest.mark.parametrize("cls", [InNumpy, Detached])
+def test_an_aggregator_without_a_graph(tmp_path, cls):
+    module = split(cls())
+    with pytest.raises(ConfigurationError, match=f"plain of {cls.__name__} returns a tensor without a graph, so no"):
+        tried(tmp_path, module)
+    assert "fit" not in module.books.rounds
+
+
+class Middle(Scaled):
+    """The median of all parties; zeros of absent parties count."""
+
+    def plain(self, h, roll, present=None):
+        return torch.stack(h).median(0).values
+
+
+class Attentive(Scaled):
+    """It leaves out absent parties, and not the rows that a party does not hold."""
+
+    def plain(self, h, roll, present=None):
+        return torch.stack([h[m] for m in roll.counted]).mean(0)
+
+
+@pytest.mark.parametrize("cls", [Scaled, Middle])
+def test_an_aggregator_that_uses_absent_parties_ends_the_first_round_without_one(tmp_path, cls):
+    module = split(cls())
+    with pytest.raises(ConfigurationError, match=f"plain of {cls.__name__} uses the embeddings of absent parties"):
+        tried(tmp_path, module, Weekly(resting=2))
+    assert module.books.rounds["fit"] == 3
+    assert tried(tmp_path, split(Attentive()), Weekly(resting=2)).books.rounds["fit"] == 6
+
+
+def test_an_aggregator_that_uses_rows_that_a_party_does_not_hold(tmp_path):
+    module = split(Attentive())
+    module.build_for(Blobs(batch_size=10))
+    features = tuple(torch.zeros(4, *shape) for shape in module.hparams["party_shapes"])
+    held = torch.ones(4, 3, dtype=torch.bool)
+    assert module.output_in_the_clear(VerticalBatch(features, None, torch.arange(4))).shape[0] == 4
+    with pytest.raises(
+        ConfigurationError, match="plain of Attentive uses the embeddings of rows that a party does not"
+    ):
+        module.output_in_the_clear(VerticalBatch(features, None, torch.arange(4), held))
 
 
 WRONG_FAULTS = {
