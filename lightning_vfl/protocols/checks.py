@@ -1,7 +1,7 @@
 """Checks before a run: data that the model was not built for, unsupported strategies, and wrong loaders."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import zip_longest
 from typing import Any
 
@@ -221,6 +221,24 @@ def refuse_several_processes(joint: bool, why: str) -> None:
     """
     if joint:
         raise ConfigurationError(why)
+
+
+def one_optimizer(configure: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """An own ``configure_optimizers`` that is refused in one line if it returns several optimisers."""
+
+    @wraps(configure)
+    def checked(module: Any) -> Any:
+        made = configure(module)
+        listed = made[0] if isinstance(made, tuple) and made and isinstance(made[0], list) else made
+        if module.automatic_optimization and isinstance(listed, list | tuple) and len(listed) > 1:
+            raise ConfigurationError(
+                f"configure_optimizers of {type(module).__name__} returns {len(listed)} optimisers, and a round makes "
+                "one step of one optimiser; return one with several parameter groups (each with its own lr), or set "
+                "automatic_optimization to False and step by hand in step"
+            )
+        return made
+
+    return checked
 
 
 def refuse_several_steps(optimizer: Optimizer) -> None:

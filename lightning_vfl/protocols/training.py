@@ -27,6 +27,7 @@ from lightning_vfl.protocols.checks import (
     needed_data,
     note_large_labels,
     note_rounded_features,
+    one_optimizer,
     refuse_accumulation,
     refuse_blocks,
     refuse_other_batches,
@@ -112,6 +113,8 @@ class TrainedModule(EvaluatedModule):
                 f"{cls.__name__} overrides step of {finished[0].__name__}, whose downlink, policy and accounts are "
                 "applied there; derive from VFLModule and write step of your own"
             )
+        if "configure_optimizers" in vars(cls):
+            cls.configure_optimizers = one_optimizer(cls.configure_optimizers)  # type: ignore[method-assign,assignment]
         for name, value in vars(cls).items():
             methods = [vars(base)[name] for base in cls.__mro__[1:] if isfunction(vars(base).get(name))]
             if methods and isinstance(value, str | int | float | list | tuple | dict):

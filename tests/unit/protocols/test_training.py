@@ -175,6 +175,19 @@ def test_an_optimiser_of_one_s_own_refreshes_the_replicas(tmp_path):
     assert all(version > 0 for version in counts.seen.values())
 
 
+@pytest.mark.parametrize("wrap", [tuple, list, lambda both: (both, [])], ids=["tuple", "list", "with schedules"])
+def test_two_optimisers_are_refused_in_one_line(tmp_path, wrap):
+    class Own(SplitVFL):
+        def configure_optimizers(self):
+            networks = self.bottoms, self.top
+            return wrap([torch.optim.SGD(network.parameters(), lr=0.1) for network in networks])
+
+    module = Own(Mean(), width=4, seed=0)
+    with pytest.raises(ConfigurationError, match="configure_optimizers of Own returns 2 optimisers, and a round makes"):
+        trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=9))
+    assert "fit" not in module.books.rounds
+
+
 def test_counts_of_one_s_own_have_names_of_their_own():
     @dataclass
     class Counts:
