@@ -19,14 +19,14 @@ from torch import Tensor
 
 from benchmarks.harness import Goal, Pairs, arguments, report
 from lightning_vfl.commands.allocator import keep_freed_memory
-from lightning_vfl.field import Modular, PrimeField, interpolate
+from lightning_vfl.field import PrimeField, interpolate
 
 SIZE = 1024
 GALOIS = 128
 Task = Callable[[], Any]
 
 
-def elements(field: Modular, *shape: int) -> Tensor:
+def elements(field: PrimeField, *shape: int) -> Tensor:
     return torch.randint(field.modulus, shape, generator=torch.Generator().manual_seed(0))
 
 
@@ -48,7 +48,7 @@ def in_turn(exact: Task, plain: Task, pairs: int) -> Pairs:
     return Pairs(a[1:], b[1:])
 
 
-def row(what: str, field: Modular, exact: Task, plain: Task, pairs: int) -> tuple[dict[str, Any], Pairs]:
+def row(what: str, field: PrimeField, exact: Task, plain: Task, pairs: int) -> tuple[dict[str, Any], Pairs]:
     measured = in_turn(exact, plain, pairs)
     return {
         "product": what,

@@ -12,7 +12,7 @@ from lightning_vfl.aggregators.coded.scale import Scale
 from lightning_vfl.aggregators.execution import Execution
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.checks import within
-from lightning_vfl.field import FixedPoint, Modular, PrimeField
+from lightning_vfl.field import FixedPoint, PrimeField
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Contribution, LinearForms
 
@@ -97,7 +97,7 @@ class LagrangeCoded(Aggregator):
         l_x: int = 8,
         scale: int | Literal["auto"] = "auto",
         headroom: float = 16.0,
-        field: Modular | None = None,
+        field: PrimeField | None = None,
         insecure_seeded_secrets: bool = False,
     ) -> None:
         if scale != "auto":

@@ -18,7 +18,7 @@ from lightning_vfl.aggregators.messages import GRADIENTS, blamed, gradients_in, 
 from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field import FixedPoint, Modular, PrimeField
+from lightning_vfl.field import FixedPoint, PrimeField
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
@@ -76,7 +76,7 @@ class LagrangeShared(Aggregator):
         stragglers: int | None = None,
         bits: int = 16,
         execution: Literal["coded", "equivalent"] = "coded",
-        field: Modular | None = None,
+        field: PrimeField | None = None,
         insecure_seeded_secrets: bool = False,
     ) -> None:
         self.blocks = blocks

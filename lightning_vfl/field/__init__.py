@@ -2,11 +2,10 @@
 
 from lightning_vfl.field.code import LagrangeCode
 from lightning_vfl.field.fixed_point import FixedPoint, auto_weight_bits
-from lightning_vfl.field.gao import Decoded, DecodingError, decode
 from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
 from lightning_vfl.field.limbs import Limbs, Plan, plan
-from lightning_vfl.field.modular import Modular
 from lightning_vfl.field.prime import PrimeField
+from lightning_vfl.field.reed_solomon import Decoded, DecodingError, decode
 
 __all__ = [
     "Decoded",
@@ -14,7 +13,6 @@ __all__ = [
     "FixedPoint",
     "LagrangeCode",
     "Limbs",
-    "Modular",
     "Plan",
     "PrimeField",
     "auto_weight_bits",

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field.gao import Decoded, decode
 from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
-from lightning_vfl.field.modular import Modular
+from lightning_vfl.field.prime import PrimeField
+from lightning_vfl.field.reed_solomon import Decoded, decode
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class LagrangeCode:
         Li, Yao, Liu, "FedVS", ICML 2023, equations (2), (4) and (6), theorems 5.1 and 5.2.
     """
 
-    field: Modular
+    field: PrimeField
     blocks: int
     privacy: int
     parties: int

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field.modular import Modular, integers
+from lightning_vfl.field.prime import PrimeField, integers
 from lightning_vfl.streams import uniform
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class FixedPoint:
         Li, Yao, Liu, "FedVS", ICML 2023, sections 4.2 (data) and 4.3 (equation (3), weights; dequantisation).
     """
 
-    field: Modular
+    field: PrimeField
     l_x: int
     l_w: int
 
@@ -180,7 +180,9 @@ class FixedPoint:
         return scaled
 
 
-def auto_weight_bits(field: Modular, l_x: int, x: Tensor, weights: Tensor, summands: int, headroom: float = 4.0) -> int:
+def auto_weight_bits(
+    field: PrimeField, l_x: int, x: Tensor, weights: Tensor, summands: int, headroom: float = 4.0
+) -> int:
     """The largest l_w for which weights may grow by the factor ``headroom`` without an overflow.
 
     Every party computes its own l_w; the sum uses the minimum over all parties.

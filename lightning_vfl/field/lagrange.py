@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field.modular import Modular
+from lightning_vfl.field.prime import PrimeField
 
 
 def lagrange_matrix(points: Sequence[int], at: Sequence[int], p: int) -> Tensor:
@@ -72,7 +72,7 @@ def _matrix(points: tuple[int, ...], at: tuple[int, ...], p: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64).reshape(len(rows), len(x))
 
 
-def interpolate(field: Modular, values: Tensor, points: Sequence[int], at: Sequence[int]) -> Tensor:
+def interpolate(field: PrimeField, values: Tensor, points: Sequence[int], at: Sequence[int]) -> Tensor:
     """The values at ``at`` of the polynomials with these values at the points: encoding and decoding alike.
 
     To encode, the points are the β of data and masks, ``at`` the parties' α; to decode, the other way round.

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from lightning_vfl.field import Modular
+from lightning_vfl.field import PrimeField
 from lightning_vfl.privacy.calibration import Noise
 
 IMMUTABLE = (bool, int, float, complex, str, bytes, range, frozenset, type(None), Enum, torch.dtype, torch.device, type)
-SETTINGS = (Modular, Noise)  # set by their constructors and by nothing else
+SETTINGS = (PrimeField, Noise)  # set by their constructors and by nothing else
 
 
 def mutable_objects(start: Any) -> list[Any]:

@@ -26,11 +26,11 @@ ARITHMETIC = (
         "unit/field/test_fixed_point.py unit/aggregators/test_lagrange_coded.py",
     ),
     Bug(
-        "lightning_vfl/field/gao.py",
+        "lightning_vfl/field/reed_solomon.py",
         "correctable = (n - size) // 2",
         "correctable = (n - size + 1) // 2",
         "the decoder corrects one wrong upload more than the code allows",
-        "unit/field/test_gao.py",
+        "unit/field/test_reed_solomon.py",
     ),
     Bug(
         "lightning_vfl/field/code.py",

@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_vfl.checks import positive, within
 from lightning_vfl.crypto import Keystream, SeededSecrets
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field import LagrangeCode, Modular
+from lightning_vfl.field import LagrangeCode, PrimeField
 from lightning_vfl.types import RoundNames
 from lightning_vfl.wire import Message
 
@@ -33,7 +33,7 @@ class Coding:
         ConfigurationError: for settings that no number of parties could meet.
     """
 
-    field: Modular
+    field: PrimeField
     degree: int
     blocks: int | Literal["auto"]
     privacy: int
@@ -42,7 +42,7 @@ class Coding:
     insecure_seeded_secrets: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.field, Modular):
+        if not isinstance(self.field, PrimeField):
             raise ConfigurationError(f"field must be PrimeField(p); got {self.field!r}")
         within("privacy", self.privacy, 0, whole=True)
         within("wrong", self.wrong, 0, whole=True)
@@ -125,7 +125,7 @@ class Coding:
 
 
 @lru_cache(maxsize=64)
-def _code(field: Modular, blocks: int, privacy: int, parties: int) -> LagrangeCode:
+def _code(field: PrimeField, blocks: int, privacy: int, parties: int) -> LagrangeCode:
     return LagrangeCode(field, blocks, privacy, parties)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.messages import check_message, refuse_outside, width_of
-from lightning_vfl.field import Modular
+from lightning_vfl.field import PrimeField
 from lightning_vfl.wire import Message, PartyView, ServerView
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ DATA, MODELS, ZEROS, PRODUCTS = "data shares", "model shares", "zero shares", "p
 EMBEDDINGS, SUMS = "embedding shares", "sums"
 
 
-def check_data_shares(message: Message, memory: "Shares", at_once: int, field: Modular, view: PartyView) -> None:
+def check_data_shares(message: Message, memory: "Shares", at_once: int, field: PrimeField, view: PartyView) -> None:
     """The next piece of set-up, of one sender.
 
     Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field import FixedPoint, Modular
+from lightning_vfl.field import FixedPoint, PrimeField
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Scale:
     given: int | Literal["auto"]
     headroom: float
 
-    def codec(self, field: Modular, agreed: Mapping[str, Any]) -> FixedPoint:
+    def codec(self, field: PrimeField, agreed: Mapping[str, Any]) -> FixedPoint:
         """The codec of a round.
 
         Raises:

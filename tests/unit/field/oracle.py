@@ -5,7 +5,7 @@ from itertools import product as pairs
 import torch
 from torch import Tensor
 
-from lightning_vfl.field import Modular
+from lightning_vfl.field import PrimeField
 
 
 def matmul(a: Tensor, b: Tensor, p: int) -> Tensor:
@@ -19,7 +19,7 @@ def matmul(a: Tensor, b: Tensor, p: int) -> Tensor:
     return out
 
 
-def elements(field: Modular, *shape: int, seed: int = 0) -> Tensor:
+def elements(field: PrimeField, *shape: int, seed: int = 0) -> Tensor:
     """Uniform over the field, with the extremes in the first places."""
     p = field.modulus
     flat = torch.randint(p, shape, generator=torch.Generator().manual_seed(seed)).flatten()
@@ -28,6 +28,6 @@ def elements(field: Modular, *shape: int, seed: int = 0) -> Tensor:
     return flat.reshape(shape)
 
 
-def times(field: Modular, a: Tensor, b: Tensor) -> Tensor:
+def times(field: PrimeField, a: Tensor, b: Tensor) -> Tensor:
     """The element-wise product, by the field's products of 1 x 1 matrices."""
     return field.matmul(a[..., None, None], b[..., None, None])[..., 0, 0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field import Modular, PrimeField, floats, kernels, plan
+from lightning_vfl.field import PrimeField, floats, kernels, plan
 from lightning_vfl.field.limbs import balanced
 from tests.unit.field.oracle import elements, matmul
 
@@ -29,7 +29,7 @@ def way(request, monkeypatch):
     return request.param
 
 
-def agree(field: Modular, a: torch.Tensor, b: torch.Tensor) -> None:
+def agree(field: PrimeField, a: torch.Tensor, b: torch.Tensor) -> None:
     expected = matmul(a, b, field.modulus)
     assert torch.equal(field.matmul(a, b), expected)
 
