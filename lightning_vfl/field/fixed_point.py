@@ -79,7 +79,7 @@ class FixedPoint:
         The result has the dtype of x, or float32 for the half precisions, which would overflow.
         """
         if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
-            from lightning_vfl.field.rounding import nearest  # numba: 0.5 s, where it is used
+            from lightning_vfl.field.kernels import nearest  # numba: 0.5 s, where it is used
 
             x = x.detach().contiguous()
             rounded, real = torch.empty_like(x), np.float32 if x.dtype == torch.float32 else np.float64
@@ -98,7 +98,7 @@ class FixedPoint:
         """
         w, bits = w.detach(), words(w.numel())
         if w.device.type == "cpu" and w.dtype in (torch.float32, torch.float64):
-            from lightning_vfl.field.rounding import neighbours
+            from lightning_vfl.field.kernels import neighbours
 
             w = w.contiguous()
             rounded, most = torch.empty(w.shape, dtype=torch.int64), float(min(self.field.half - 1, 2**53))
@@ -113,7 +113,7 @@ class FixedPoint:
         """Sums of products of data and weights as float64: the centred residue times 2^-(l_x + l_w)."""
         unit = 2.0 ** -(self.l_x + self.l_w)
         if elements.device.type == "cpu" and elements.dtype == torch.int64:
-            from lightning_vfl.field.elements import lift
+            from lightning_vfl.field.kernels import lift
 
             elements = elements.contiguous()
             real = torch.empty(elements.shape, dtype=torch.float64)

@@ -9,15 +9,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.field.limbs import Plan, balanced
+from lightning_vfl.field.limbs import Plan, balanced, plan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
 
 PARALLEL = 2**17  # elements of a pass from which threads pay: about 0.3 ms of work
 BUFFER = 2**23  # float64 elements of products held at once: 64 MiB
+MOST_CHUNKS = 256  # of at most 2^53 + 2^46 each: their sum is far below 2^62, where the reduction is surely within one
 
 
 def split(x: Tensor, count: int, p: int, side: str) -> tuple[Tensor, bool]:
@@ -91,7 +98,7 @@ def short(a: Tensor, b: Tensor, p: int, batch: tuple[int, ...]) -> tuple[Tensor,
 
 def along(start: Tensor, end: Tensor, times: Tensor, p: int) -> tuple[Tensor, bool]:
     """Points start + times · (end - start), (m, *S), on a CPU; and whether all elements are in [0, p)."""
-    from lightning_vfl.field import elements
+    from lightning_vfl.field import kernels
 
     out = torch.empty((len(times), *start.shape), dtype=torch.int64)
     a, b = start.contiguous().view(-1).numpy(), end.contiguous().view(-1).numpy()
@@ -99,21 +106,67 @@ def along(start: Tensor, end: Tensor, times: Tensor, p: int) -> tuple[Tensor, bo
     size = start.numel()
     if a.shape != b.shape:
         raise ValueError(f"the two vectors have shapes {tuple(start.shape)} and {tuple(end.shape)}; give equal ones")
-    return out, all(_spread(size, out.numel(), lambda i, j: elements.along(a, b, factors, lines, p, i, j)))
+    return out, all(_spread(size, out.numel(), lambda i, j: kernels.along(a, b, factors, lines, p, i, j)))
+
+
+def suits(terms: int, p: int) -> bool:
+    """Whether ``rows_times`` can compute products of so many terms."""
+    how = plan(terms, p)
+    return terms > 0 and p < 2**31 and how.products <= 2 and -(-terms // how.chunk) <= MOST_CHUNKS
+
+
+def rows_times(table: Tensor, tables: "Ints", rows: "Ints", right: Tensor, p: int) -> tuple[Tensor, bool]:
+    """Rows ``rows`` of the tables ``tables`` times a matrix for each of these tables, on a CPU.
+
+    A coded round multiplies a few rows of every party's large table of shares by shares of weights. With ``product``,
+    rows would be gathered, converted and split in passes over all tables, and every chunk of terms would be a pass over
+    the result. Here a row is read once, from the table into its limbs; all chunks of a table are one batch of products;
+    and one pass adds them up. The limbs of one table, of half a megabyte, stay in the second-level cache.
+
+    Shapes: table (T, N, k) int32 or int64, tables (h,), rows (r,), right (h, k, n) int64; the product (h, r, n) int64.
+
+    Returns:
+        the product, and whether all elements are in [0, p); if not, the product means nothing.
+    """
+    from lightning_vfl.field import kernels
+
+    (hosts, terms, width), count = right.shape, len(rows)
+    if count and not 0 <= int(rows.min()) <= int(rows.max()) < table.shape[1]:
+        raise IndexError(f"rows must be from 0 to {table.shape[1] - 1}; got {int(rows.min())} to {int(rows.max())}")
+    how = plan(terms, p)
+    chunks = -(-terms // how.chunk)
+    chunk = -(-terms // chunks)
+    # the smaller operand is split into more limbs, since splitting writes one float per limb and element
+    few, many = how.few.count, how.many.count
+    s, t = (many, few) if hosts * count * terms < right.numel() else (few, many)
+    left_bits, right_bits = balanced(p, s).bits, balanced(p, t).bits
+    a = torch.zeros(chunks, s * count, chunk, dtype=torch.float64)  # behind the last term, zeros stay
+    b = torch.zeros(chunks, chunk, t * width, dtype=torch.float64)
+    product = torch.empty(chunks, s * count, t * width, dtype=torch.float64)
+    out = torch.empty(hosts, count, width, dtype=torch.int64)
+    left = a.view(chunks, s, count, chunk).numpy()
+    parts = b.view(chunks * chunk, t, width).numpy()
+    sums = product.view(chunks, s, count, t, width).numpy()
+    stored = table.numpy()
+    fine = True
+    for source, matrix, total in zip(tables, right.contiguous().numpy(), out.numpy(), strict=True):
+        fine &= kernels.split_rows(stored[source], rows, left, p, left_bits)
+        fine &= kernels.split_matrix(matrix, parts, p, right_bits)
+        torch.bmm(a, b, out=product)
+        kernels.add_chunks(sums, total, p, left_bits if s == 2 else right_bits)
+    return out, fine
 
 
 def _split_fused(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
     from lightning_vfl.field import kernels
 
+    if out.shape[1] == 1:
+        x, out = x.view(1, -1), out.view(1, 1, -1)
     source, target = x.numpy(), out.numpy()
     outer, inner = source.shape
-    if target.shape[1] == 1:
-        flat, floats = source.reshape(-1), target.reshape(-1)
-        return all(_spread(x.numel(), x.numel(), lambda i, j: kernels.centre(flat, floats, p, i, j)))
-    kernel = kernels.split_two if target.shape[1] == 2 else kernels.split_many
     if outer == 1:  # a single left operand is one long row
-        return all(_spread(inner, inner, lambda i, j: kernel(source, target, p, bits, 0, 1, i, j)))
-    return all(_spread(outer, x.numel(), lambda i, j: kernel(source, target, p, bits, i, j, 0, inner)))
+        return all(_spread(inner, inner, lambda i, j: kernels.split(source, target, p, bits, 0, 1, i, j)))
+    return all(_spread(outer, x.numel(), lambda i, j: kernels.split(source, target, p, bits, i, j, 0, inner)))
 
 
 def _split_torch(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
@@ -131,15 +184,13 @@ def _fold_fused(partial: Tensor, total: Tensor, left: int, right: int, p: int, t
     from lightning_vfl.field import kernels
 
     x, sums = partial.numpy(), total.numpy()
-    b, s, height, t, _ = x.shape
+    b, s, height = x.shape[:3]
 
     def piece(begin: int, end: int) -> None:
         if p >= 2**31:
             kernels.fold_mersenne(x, sums, left, right, p.bit_length(), top, first, begin, end)
-        elif s * t == 1:
-            kernels.fold_one(x, sums, p, top, first, begin, end)
         else:
-            kernels.fold_two(x, sums, left if s == 2 else right, p, top, first, begin, end)
+            kernels.fold(x, sums, left if s == 2 else right, p, top, first, begin, end)
 
     _spread(b * height, partial.numel(), piece)
 

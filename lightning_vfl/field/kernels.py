@@ -3,8 +3,7 @@
 Every loop reads its operands once and writes once; written as tensor operations the same work makes a temporary buffer
 for each. Inner loops run along the last axis, where LLVM turns them into vector instructions.
 
-Reduction: for an integer t, q = ⌊t · (1/p)⌋ in float64 is off by less than one as long as |t/p| < 2^50 (three
-roundings, 2^-53 each), so t - q·p lies in [-p, 2p) and one addition and one subtraction finish it.
+Range checks are sums of sign bits: outside [0, p), the sign bit of c or that of p - 1 - c is set.
 """
 
 from typing import TYPE_CHECKING
@@ -13,25 +12,34 @@ import numba
 import numpy as np
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
+    Reals = NDArray[np.floating[Any]]
+
+BLOCK = 1024  # columns whose centred residues or differences stay in the first-level cache: 8 KiB a row
 
 # nogil: a thread that prepares the next batch goes on; cache: compiled once a machine, not once a process
 _fused = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
 
 
-@_fused
-def centre(x: "Ints", out: "Floats", p: int, begin: int, end: int) -> bool:
-    """Centred residues of x[begin:end] as float64, (n,); whether all of these elements lie in [0, p)."""
-    half = (p - 1) // 2
-    outside = np.int64(0)
-    for i in range(begin, end):
-        c = x[i]
-        outside |= c | (p - 1 - c)  # outside the range the sign bit of c is set, or else that of the difference
-        out[i] = np.float64(c - p if c > half else c)
-    return bool(outside >= 0)
+# ---- sums and products modulo p
+
+
+@numba.njit(inline="always")
+def reduced(t: "Any", p: int, inverse: float) -> "Any":
+    """The integer t modulo p, with inverse = 1 / p.
+
+    q = ⌊t · (1/p)⌋ in float64 is off by less than one as long as |t/p| < 2^50 (three roundings, 2^-53 each), so
+    t - q·p lies in [-p, 2p) and one addition and one subtraction finish it.
+    """
+    r = t - np.int64(np.floor(np.float64(t) * inverse)) * p
+    r += (r >> 63) & p
+    r -= p
+    return r + ((r >> 63) & p)
 
 
 @_fused
@@ -48,48 +56,41 @@ def add_up(x: "Ints", out: "Ints", p: int) -> bool:
                 outside |= c | (p - 1 - c)
                 out[h, i] += c
         for i in range(x.shape[2]):
-            t = out[h, i]
-            r = t - np.int64(np.floor(np.float64(t) * inverse)) * p
-            r += (r >> 63) & p
-            r -= p
-            out[h, i] = r + ((r >> 63) & p)
+            out[h, i] = reduced(out[h, i], p, inverse)
     return bool(outside >= 0)
 
 
 @_fused
-def split_two(x: "Ints", out: "Floats", p: int, bits: int, first: int, last: int, begin: int, end: int) -> bool:
-    """Two signed limbs of x[first:last, begin:end], out (o, 2, i); whether all of these elements lie in [0, p)."""
-    half = (p - 1) // 2
-    top, mask = np.int64(1) << (bits - 1), (np.int64(1) << bits) - 1
-    outside = np.int64(0)
-    for o in range(first, last):
-        for i in range(begin, end):
-            c = x[o, i]
-            outside |= c | (p - 1 - c)
-            c = c - p if c > half else c
-            low = ((c + top) & mask) - top
-            out[o, 0, i] = np.float64(low)
-            out[o, 1, i] = np.float64((c - low) >> bits)
-    return bool(outside >= 0)
+def split(x: "Ints", out: "Floats", p: int, bits: int, first: int, last: int, begin: int, end: int) -> bool:
+    """Signed limbs of x[first:last, begin:end], out (o, count, i); whether all of these elements lie in [0, p).
 
-
-@_fused
-def split_many(x: "Ints", out: "Floats", p: int, bits: int, first: int, last: int, begin: int, end: int) -> bool:
-    """As ``split_two``, for any number of limbs: out (o, count, i)."""
+    A lower limb is the centred remainder by 2^bits, in [-top, top), so what is left for the next one is
+    (c + top) >> bits; after k limbs it is (c + Σ_(j<k) top · 2^(bits·j)) >> (bits·k). The last limb takes all of it.
+    """
     half = (p - 1) // 2
     count = out.shape[1]
-    top, mask = np.int64(1) << (bits - 1), (np.int64(1) << bits) - 1
+    top = (np.int64(1) << bits) >> 1
+    mask = (np.int64(1) << bits) - 1
     outside = np.int64(0)
     for o in range(first, last):
-        for i in range(begin, end):
-            c = x[o, i]
-            outside |= c | (p - 1 - c)
-            c = c - p if c > half else c
+        for start in range(begin, end, BLOCK):
+            # views from 0 on: LLVM makes no vector instructions where an index could be negative
+            stop = min(start + BLOCK, end)
+            source = x[o, start:stop]
+            carried = np.int64(0)
             for k in range(count - 1):
-                low = ((c + top) & mask) - top
-                out[o, k, i] = np.float64(low)
-                c = (c - low) >> bits
-            out[o, count - 1, i] = np.float64(c)
+                target = out[o, k, start:stop]
+                for i in range(source.size):
+                    c = source[i]
+                    c = c - p if c > half else c
+                    target[i] = np.float64(((((c + carried) >> (bits * k)) + top) & mask) - top)
+                carried += top << (bits * k)
+            target = out[o, count - 1, start:stop]
+            for i in range(source.size):
+                c = source[i]
+                outside |= c | (p - 1 - c)
+                c = c - p if c > half else c
+                target[i] = np.float64((c + carried) >> (bits * (count - 1)))
     return bool(outside >= 0)
 
 
@@ -98,35 +99,20 @@ def split_many(x: "Ints", out: "Floats", p: int, bits: int, first: int, last: in
 
 
 @_fused
-def fold_one(product: "Floats", total: "Ints", p: int, top: int, first: bool, begin: int, end: int) -> None:
-    """Set total ← (total + product) mod p for s = t = 1."""
+def fold(product: "Floats", total: "Ints", shift: int, p: int, top: int, first: bool, begin: int, end: int) -> None:
+    """Set total ← (total + product_0 [+ 2^shift · product_1]) mod p for s·t ≤ 2, p < 2^31, shift ≤ 16."""
     inverse = 1.0 / p
-    height = product.shape[2]
-    for row in range(begin, end):
-        b, h = row // height, row % height
-        for i in range(total.shape[2]):
-            t = np.int64(product[b, 0, h, 0, i]) + (0 if first else total[b, top + h, i])
-            r = t - np.int64(np.floor(np.float64(t) * inverse)) * p
-            r += (r >> 63) & p
-            r -= p
-            total[b, top + h, i] = r + ((r >> 63) & p)
-
-
-@_fused
-def fold_two(product: "Floats", total: "Ints", shift: int, p: int, top: int, first: bool, begin: int, end: int) -> None:
-    """Set total ← (total + product_0 + 2^shift · product_1) mod p for s·t = 2, p < 2^31, shift ≤ 16."""
-    inverse, weight = 1.0 / p, np.int64(1) << shift
+    weight = np.int64(1) << shift
     height, s, t = product.shape[2], product.shape[1] - 1, product.shape[3] - 1
     for row in range(begin, end):
         b, h = row // height, row % height
         for i in range(total.shape[2]):
-            high = product[b, s, h, t, i]
-            high -= np.rint(high * inverse) * p  # exact: |quotient · p| ≤ 2^53
-            x = np.int64(product[b, 0, h, 0, i]) + np.int64(high) * weight + (0 if first else total[b, top + h, i])
-            r = x - np.int64(np.floor(np.float64(x) * inverse)) * p
-            r += (r >> 63) & p
-            r -= p
-            total[b, top + h, i] = r + ((r >> 63) & p)
+            x = np.int64(product[b, 0, h, 0, i]) + (0 if first else total[b, top + h, i])
+            if s + t:
+                high = product[b, s, h, t, i]
+                high -= np.rint(high * inverse) * p  # exact: |quotient · p| ≤ 2^53
+                x += np.int64(high) * weight
+            total[b, top + h, i] = reduced(x, p, inverse)
 
 
 @_fused
@@ -161,9 +147,6 @@ def fold_mersenne(
                     total[b, top + h, i] = x + ((x >> 63) & p)
 
 
-BLOCK = 1024  # columns whose centred residues stay in the first-level cache: 8 · 4 KiB
-
-
 @_fused
 def short(left: "Ints", right: "Ints", out: "Ints", p: int, begin: int, end: int) -> bool:
     """Multiply left (b, m, k) by right (b, k, n) modulo p < 2^31, k ≤ 8; whether all elements lie in [0, p).
@@ -195,8 +178,216 @@ def short(left: "Ints", right: "Ints", out: "Ints", p: int, begin: int, end: int
                 for i in range(width):
                     t = f0 * c[0, i] + f1 * c[1, i] + f2 * c[2, i] + f3 * c[3, i]
                     t += f4 * c[4, i] + f5 * c[5, i] + f6 * c[6, i] + f7 * c[7, i]
-                    r = t - np.int64(np.floor(np.float64(t) * inverse)) * p
-                    r += (r >> 63) & p
-                    r -= p
-                    out[b, m, start + i] = r + ((r >> 63) & p)
+                    out[b, m, start + i] = reduced(t, p, inverse)
     return bool(outside >= 0)
+
+
+@_fused
+def along(start: "Ints", end: "Ints", times: "Ints", out: "Ints", p: int, first: int, last: int) -> bool:
+    """Set out (m, n) to start + times · (end - start) modulo p < 2^31, for columns ``first`` to ``last``.
+
+    In float64, with ``times`` in two limbs of 16 bits: every product is below 2^46 in absolute value, so nothing is
+    rounded but the quotients, which are off by less than one. Returns whether all elements are in [0, p).
+    """
+    half = (p - 1) // 2
+    inverse = 1.0 / p
+    real = np.float64(p)
+    outside = np.int64(0)
+    step = np.empty(BLOCK, np.float64)
+    base = np.empty(BLOCK, np.float64)
+    for begin in range(first, last, BLOCK):
+        width = min(BLOCK, last - begin)
+        for i in range(width):
+            a, b = start[begin + i], end[begin + i]
+            outside |= a | (p - 1 - a) | b | (p - 1 - b)
+            d = b - a  # in (-p, p); its centred residue is below 2^30 in absolute value
+            d -= p if d > half else 0
+            d += p if d < -half else 0
+            step[i], base[i] = np.float64(d), np.float64(a)
+        for j in range(times.size):
+            f = times[j]
+            outside |= f | (p - 1 - f)
+            f = f - p if f > half else f
+            digit = ((f + 2**15) & (2**16 - 1)) - 2**15
+            low, high = np.float64(digit), np.float64((f - digit) >> 16)
+            for i in range(width):
+                t = high * step[i]
+                t -= np.rint(t * inverse) * real
+                t = t * 2.0**16 + low * step[i] + base[i]
+                t -= np.floor(t * inverse) * real
+                t = t + real if t < 0.0 else t
+                out[j, begin + i] = np.int64(t - real if t >= real else t)
+    return bool(outside >= 0)
+
+
+# ---- chosen rows of stored tables times matrices: floats.rows_times
+
+
+@_fused
+def split_rows(table: "NDArray[np.signedinteger[Any]]", rows: "Ints", out: "Floats", p: int, bits: int) -> bool:
+    """Limbs out (chunks, count, r, i), at most 2, of rows of a table; whether all of these elements lie in [0, p)."""
+    chunks, count, _, chunk = out.shape
+    terms, half = table.shape[1], (p - 1) // 2
+    top = (np.int64(1) << bits) >> 1
+    mask = (np.int64(1) << bits) - 1
+    outside = np.int64(0)
+    for r in range(len(rows)):
+        source = table[rows[r]]
+        for piece in range(chunks):
+            first = piece * chunk
+            filled = min(chunk, terms - first)
+            if count == 1:
+                for i in range(filled):
+                    c = np.int64(source[first + i])
+                    outside |= c | (p - 1 - c)
+                    out[piece, 0, r, i] = np.float64(c - p if c > half else c)
+            else:
+                for i in range(filled):
+                    c = np.int64(source[first + i])
+                    outside |= c | (p - 1 - c)
+                    c = c - p if c > half else c
+                    low = ((c + top) & mask) - top
+                    out[piece, 0, r, i] = np.float64(low)
+                    out[piece, 1, r, i] = np.float64((c - low) >> bits)
+    return bool(outside >= 0)
+
+
+@_fused
+def split_matrix(x: "Ints", out: "Floats", p: int, bits: int) -> bool:
+    """As ``split`` for at most 2 limbs of all of x: without views of rows, which cost more than a short row."""
+    t, width = out.shape[1:]
+    half = (p - 1) // 2
+    top = (np.int64(1) << bits) >> 1
+    mask = (np.int64(1) << bits) - 1
+    outside = np.int64(0)
+    for k in range(x.shape[0]):
+        if t == 1:
+            for i in range(width):
+                c = x[k, i]
+                outside |= c | (p - 1 - c)
+                out[k, 0, i] = np.float64(c - p if c > half else c)
+        else:
+            for i in range(width):
+                c = x[k, i]
+                outside |= c | (p - 1 - c)
+                c = c - p if c > half else c
+                low = ((c + top) & mask) - top
+                out[k, 0, i] = np.float64(low)
+                out[k, 1, i] = np.float64((c - low) >> bits)
+    return bool(outside >= 0)
+
+
+@_fused
+def add_chunks(product: "Floats", out: "Ints", p: int, shift: int) -> None:
+    """Set out (r, n) to the sums modulo p of product (chunks, s, r, t, n) over chunks and limbs, s t at most 2."""
+    chunks, s, count, t, width = product.shape
+    inverse, weight = 1.0 / p, np.int64(1) << shift
+    for r in range(count):
+        for piece in range(chunks):
+            for i in range(width):
+                x = np.int64(product[piece, 0, r, 0, i])
+                if s * t == 2:
+                    high = product[piece, s - 1, r, t - 1, i]
+                    high -= np.rint(high * inverse) * p  # exact: |quotient · p| ≤ 2^53
+                    x += np.int64(high) * weight
+                out[r, i] = x + (out[r, i] if piece else 0)
+        for i in range(width):
+            out[r, i] = reduced(out[r, i], p, inverse)
+
+
+# ---- integers, elements and real numbers
+
+
+@_fused
+def pick(bits: "NDArray[np.unsignedinteger[Any]]", mask: int, p: int, out: "Ints", begin: int) -> int:
+    """Write the low bits of each word that are below p to out[begin:]; returns the number of elements written so far.
+
+    Without a branch: a word that is refused is overwritten by the next one.
+    """
+    place, last = begin, out.size - 1
+    for word in bits:
+        if place > last:
+            break
+        value = np.int64(word) & mask
+        out[place] = value
+        place += int(value < p)
+    return place
+
+
+@_fused
+def embed(x: "Ints", p: int, out: "Ints") -> bool:
+    """Set out (n,) to x, p + x for negative x; whether all |x| are at most (p - 1) / 2."""
+    half = (p - 1) // 2
+    outside = np.int64(0)
+    for i in range(x.size):
+        c = x[i]
+        outside |= (half - c) | (half + c)
+        out[i] = c + ((c >> 63) & p)
+    return bool(outside >= 0)
+
+
+@_fused
+def lift(x: "Ints", p: int, unit: float, out: "NDArray[np.float64]") -> bool:
+    """Set out (n,) to the centred residues of x times ``unit``, a power of two; whether all elements are in [0, p)."""
+    half = (p - 1) // 2
+    outside = np.int64(0)
+    for i in range(x.size):
+        c = x[i]
+        outside |= c | (p - 1 - c)
+        out[i] = np.float64(c - p if c > half else c) * unit
+    return bool(outside >= 0)
+
+
+@_fused
+def neighbours(x: "Reals", words: "NDArray[np.uint64]", bits: int, most: float, out: "Ints") -> bool:
+    """Set out (n,) to the integers next to 2^bits · x, the upper one if words · 2^-64 is below the fraction.
+
+    Returns whether all |2^bits · x| are at most ``most``, which is below 2^62; if not, out means nothing.
+    """
+    scale, wrong = 2.0**bits, np.int64(0)
+    for i in range(x.size):
+        scaled = np.float64(x[i]) * scale
+        good = np.abs(scaled) <= most
+        wrong += not good  # also NaN
+        scaled = scaled if good else np.float64(0.0)  # the conversion of large numbers to an integer is undefined
+        below = np.floor(scaled)
+        out[i] = np.int64(below) + (np.float64(words[i] >> np.uint64(11)) * 2.0**-53 < scaled - below)
+    return bool(wrong == 0)
+
+
+@_fused
+def nearest(x: "Reals", scale: "Any", half: "Any", out: "Reals") -> None:
+    """Set out (n,) to x rounded to multiples of 1 / scale, halves upwards, in the precision of x.
+
+    ``scale`` is a power of two; both it and ``half`` (1/2) have the type of x.
+    """
+    inverse = half / scale + half / scale
+    for i in range(x.size):
+        scaled = x[i] * scale
+        below = np.floor(scaled)
+        up = below + (half + half)
+        out[i] = (up if scaled - below >= half else below) * inverse
+
+
+@_fused
+def largest_in_columns(x: "Reals", out: "NDArray[np.float64]") -> None:
+    """Set out (n,) to the largest absolute values of the columns of x (m, n); NaN is passed over."""
+    out[:] = 0.0
+    for r in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            size = np.float64(np.abs(x[r, i]))
+            out[i] = size if size > out[i] else out[i]
+
+
+@_fused
+def reaches(sizes: "NDArray[np.float64]", x: "Ints", ends: "Ints", out: "NDArray[np.float64]") -> None:
+    """Set out (parts,) to max_i Σ_k sizes_k |x_ki|, k over the rows of a part of x (k, n), which ends at ``ends``."""
+    total = np.zeros(x.shape[1])
+    begin = 0
+    for part in range(ends.size):
+        total[:] = 0.0
+        for k in range(begin, ends[part]):
+            for i in range(x.shape[1]):
+                total[i] += sizes[k] * np.float64(np.abs(x[k, i]))
+        begin = ends[part]
+        out[part] = total.max()

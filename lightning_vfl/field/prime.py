@@ -104,11 +104,9 @@ class PrimeField:
         Shapes: table (T, N, k) of any integer type, tables (h,) and rows (r,) int64 on the CPU, right (h, k, n); the
             product (h, r, n).
         """
-        from lightning_vfl.field import row_products
-
         on_cpu = floats.fused(table) and floats.fused(right)
-        if on_cpu and right.numel() and row_products.suits(right.shape[1], self.modulus):
-            out, fine = row_products.rows_times(table, tables.numpy(), rows.numpy(), right, self.modulus)
+        if on_cpu and right.numel() and floats.suits(right.shape[1], self.modulus):
+            out, fine = floats.rows_times(table, tables.numpy(), rows.numpy(), right, self.modulus)
             if fine:
                 return out
         hosts, (_, length, width) = len(tables), table.shape
@@ -174,7 +172,7 @@ class PrimeField:
         """
         integers(x)
         if x.device.type == "cpu":
-            from lightning_vfl.field.elements import embed  # numba: 0.5 s, where it is used
+            from lightning_vfl.field.kernels import embed  # numba: 0.5 s, where it is used
 
             x = x.contiguous()
             out = torch.empty_like(x)
@@ -199,7 +197,7 @@ class PrimeField:
             words: gives n uniform 64-bit words for n, e.g. ``stream(seed, "masks", round).random_raw``.
             device: of the result.
         """
-        from lightning_vfl.field.elements import pick
+        from lightning_vfl.field.kernels import pick
 
         elements = torch.empty(tuple(shape), dtype=torch.int64)
         out, drawn, mask = elements.view(-1).numpy(), 0, (1 << self.wire_bits) - 1

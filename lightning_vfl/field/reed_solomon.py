@@ -96,7 +96,7 @@ def decode(field: PrimeField, values: Tensor, points: Sequence[int], at: Sequenc
         if not len(disagreeing):
             result = interpolate(field, known, places, at).view(len(at), *values.shape[1:])
             return Decoded(result, tuple(sorted(wrong)))
-        wrong |= _wrong_in(field, columns[:, disagreeing[0].item()], points, size, correctable)
+        wrong |= _wrong_in(field, columns[:, int(disagreeing[0])], points, size, correctable)
         if len(wrong) > correctable:
             raise DecodingError(
                 f"no polynomial with {size} coefficients agrees with {n - correctable} of the {n} uploads: more than "

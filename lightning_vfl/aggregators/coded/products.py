@@ -286,7 +286,7 @@ def _refuse_overflow(
 def _reaches(codec: FixedPoint, basis: Tensor, integers: Tensor, sizes: Sequence[int]) -> Tensor:
     """For each party an upper bound of |x̄| |w̄|, with |x̄| <= 2^l_x |x| + 1/2 of the largest x of each column."""
     if basis.device.type == "cpu" and basis.dtype in (torch.float32, torch.float64):
-        from lightning_vfl.field.rounding import largest_in_columns, reaches
+        from lightning_vfl.field.kernels import largest_in_columns, reaches
 
         largest, bounds = np.empty(basis.shape[1]), np.empty(len(sizes))
         largest_in_columns(basis.detach().numpy(), largest)

@@ -6,7 +6,7 @@ from math import floor, inf, nan
 import numpy as np
 import pytest
 
-from lightning_vfl.field.rounding import largest_in_columns, nearest, neighbours, reaches
+from lightning_vfl.field.kernels import largest_in_columns, nearest, neighbours, reaches
 from lightning_vfl.streams import stream
 
 VALUES = [0.0, -0.0, 0.5, -0.5, 0.25, 1.75, -3.3, 1e-30, -1e-30, 123.456, 2.0**20 + 0.5, 0.49999999999999994]

@@ -6,7 +6,7 @@ import torch
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import PrimeField
-from lightning_vfl.field.row_products import rows_times, suits
+from lightning_vfl.field.floats import rows_times, suits
 
 P31, P61 = 2**31 - 1, 2**61 - 1
 FIELDS = [PrimeField(), PrimeField(101), PrimeField(65537), PrimeField(2147483629), PrimeField(P61)]
