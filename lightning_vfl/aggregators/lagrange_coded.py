@@ -1,23 +1,17 @@
 """FedVS: the server learns the sum of all embeddings from the uploads of any R parties, who compute on shares."""
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from torch import Tensor
-
-from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.coded.coding import Coding
+from lightning_vfl.aggregators.coded.coding import CodedMean, Coding
 from lightning_vfl.aggregators.coded.data_shares import DataShares
 from lightning_vfl.aggregators.coded.products import DEGREE, ProductWire
 from lightning_vfl.aggregators.coded.scale import Scale
-from lightning_vfl.aggregators.execution import Execution
-from lightning_vfl.aggregators.plain import Mean
-from lightning_vfl.checks import within
+from lightning_vfl.checks import one_of, within
 from lightning_vfl.field import FixedPoint, PrimeField
-from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Contribution, LinearForms
 
 
-class LagrangeCoded(Aggregator):
+class LagrangeCoded(CodedMean):
     r"""The mean of the embeddings of polynomial bottoms, computed on Lagrange-coded shares of data and weights.
 
     Before training, party m cuts its N expanded, rounded training rows into K blocks, adds T uniform masks and gives
@@ -108,30 +102,21 @@ class LagrangeCoded(Aggregator):
         self.stragglers = stragglers
         self.wrong = wrong
         self.rerandomise = rerandomise
-        self.execution = Execution.of(execution, Execution.CODED)
+        self.execution = one_of("execution", execution, ("coded", "equivalent"))
         self.l_x = l_x
         self.scale = scale
         self.headroom = headroom
         self.field = field or PrimeField()
         self.insecure_seeded_secrets = insecure_seeded_secrets
         self._coding = Coding(self.field, DEGREE, blocks, privacy, stragglers, wrong, insecure_seeded_secrets)
+        self._equivalent = execution == "equivalent"
         self._scale = Scale(l_x, scale, headroom)
         FixedPoint(self.field, l_x, 0 if scale == "auto" else scale)  # refuses scale bits that are not possible
 
-    def among(self, roster: Roster) -> Self:
-        self._coding.code(roster.parties)
-        return self
-
-    def out_width(self, width: int, roster: Roster) -> int:
-        return width
-
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
-        return Mean().plain(h, roll, present)
-
     @property
     def wire(self) -> ProductWire:
-        return ProductWire(self._coding, self._scale, self.rerandomise, self.execution.equivalent)
+        return ProductWire(self._coding, self._equivalent, self._scale, self.rerandomise)
 
     @property
     def setup(self) -> DataShares:
-        return DataShares(self._coding, self._scale, self.execution.equivalent)
+        return DataShares(self._coding, self._scale, self._equivalent)

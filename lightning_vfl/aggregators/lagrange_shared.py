@@ -4,19 +4,16 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor, isfinite
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.clear import gradients_leg
-from lightning_vfl.aggregators.coded.coding import Coding, received_by, refuse_partly_held
+from lightning_vfl.aggregators.coded.coding import CodedMean, CodedWire, Coding, MeanServer, aggregate_of, received_by
 from lightning_vfl.aggregators.coded.messages import EMBEDDINGS, SUMS, check_embedding_shares, check_results
-from lightning_vfl.aggregators.execution import Execution
-from lightning_vfl.aggregators.messages import GRADIENTS, blamed, gradients_in, only, refuse_outside
-from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
-from lightning_vfl.aggregators.plain import Mean
+from lightning_vfl.aggregators.messages import blamed, gradients_in, only, refuse_outside
+from lightning_vfl.aggregators.parts import Heard, PartySide
+from lightning_vfl.checks import one_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, PrimeField
 from lightning_vfl.types import Roll, Roster
@@ -25,7 +22,7 @@ from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView,
 DEGREE = 1  # of the polynomial that the parties compute on shares: a sum
 
 
-class LagrangeShared(Aggregator):
+class LagrangeShared(CodedMean):
     r"""The mean of embeddings of any networks, by Lagrange-coded shares of the embeddings themselves.
 
     In a round, party m rounds its embedding to multiples of 2^-l, cuts its rows into K blocks, adds T uniform masks and
@@ -83,44 +80,28 @@ class LagrangeShared(Aggregator):
         self.privacy = privacy
         self.stragglers = stragglers
         self.bits = bits
-        self.execution = Execution.of(execution, Execution.CODED)
+        self.execution = one_of("execution", execution, ("coded", "equivalent"))
         self.field = field or PrimeField()
         self.insecure_seeded_secrets = insecure_seeded_secrets
         self._codec = FixedPoint(self.field, bits, 0)
         self._coding = Coding(self.field, DEGREE, blocks, privacy, stragglers, 0, insecure_seeded_secrets)
 
-    def among(self, roster: Roster) -> Self:
-        self._coding.code(roster.parties)
-        return self
-
-    def out_width(self, width: int, roster: Roster) -> int:
-        return width
-
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
-        return Mean().plain(h, roll, present)
-
     @property
     def wire(self) -> "SharedWire":
-        return SharedWire(self._coding, self._codec, self.execution.equivalent)
+        return SharedWire(self._coding, self.execution == "equivalent", self._codec)
 
 
 @dataclass(frozen=True)
-class SharedWire(Wire):
+class SharedWire(CodedWire):
     """The wire of ``LagrangeShared``.
 
     Args:
-        coding: the code.
         codec: units of the embeddings.
-        equivalent: rounds compute the same integers without shares.
     """
 
-    coding: Coding
-    codec: FixedPoint
-    equivalent: bool
+    aggregator = "LagrangeShared"
 
-    @property
-    def traits(self) -> Traits:
-        return Traits(False, False, True, self.equivalent, corrects=0)
+    codec: FixedPoint
 
     def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
         m, code, bits = roster.parties, self.coding.code(roster.parties), self.coding.field.wire_bits
@@ -130,18 +111,6 @@ class SharedWire(Wire):
         adding = m * results.double()
         sums = Leg(SUMS, "server", results, bits, adding, gate=code.threshold(DEGREE))
         return shares, sums
-
-    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
-        return gradients_leg(rows, widths)
-
-    def needed(self, parties: int) -> int:
-        return self.coding.needed(self.coding.blocks_for(parties))
-
-    def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
-        return arrived
-
-    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
-        refuse_partly_held(present, "LagrangeShared")
 
     def protection(self, uploads: int) -> str:
         return self.coding.protection(
@@ -158,7 +127,7 @@ class SharedWire(Wire):
         called = [i for i, party in enumerate(view.parties) if view.called[party]]  # late ones check for overflow too
         integers = zip(called, self.party_side().integers(contribution, called, view), strict=True)
         total = torch.stack([h for i, h in integers if roll.included[view.parties[i]]]).sum(0)
-        return _aggregate(total.double().mul_(2.0**-self.codec.l_x), roll)
+        return aggregate_of(total.double().mul_(2.0**-self.codec.l_x) / len(roll.included_parties))
 
 
 @dataclass(frozen=True)
@@ -225,7 +194,7 @@ class SharingParty(PartySide):
 
 
 @dataclass(frozen=True)
-class DecodingServer(ServerSide):
+class DecodingServer(MeanServer):
     """A server that decodes the mean of the embeddings from sums of shares."""
 
     coding: Coding
@@ -238,18 +207,7 @@ class DecodingServer(ServerSide):
         refuse_outside(message.pieces, message.senders, SUMS, self.codec.field.modulus)
         blocks = code.decode(torch.stack(message.pieces), message.senders, DEGREE)
         total = blocks.flatten(0, 1)[: len(view.rows.ids)]
-        return _aggregate(self.codec.dequantise(total), view.roll)
-
-    def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
-        """(1/|S|) dL/dz for the parties in S."""
-        members = view.roll.included_parties
-        share = grad / max(len(members), 1)
-        return Message(GRADIENTS, "parties", (), (share,) * len(members), receivers=members, round=view.names)
-
-
-def _aggregate(total: Tensor, roll: Roll) -> Aggregate:
-    mean = total / len(roll.included_parties)
-    return Aggregate(mean.to(torch.get_default_dtype()), torch.ones(total.shape[1], dtype=torch.bool))
+        return aggregate_of(self.codec.dequantise(total) / len(view.roll.included_parties))
 
 
 def _rounded(x: float, bits: int) -> int:

@@ -2,12 +2,12 @@
 
 from typing import ClassVar, Literal
 
-from lightning_vfl.aggregators.execution import Execution
 from lightning_vfl.aggregators.secure.codec import Shift, shift_for
 from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
 from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.recovery import Recovery
+from lightning_vfl.checks import one_of
 from lightning_vfl.crypto import Identities
 from lightning_vfl.types import Roster
 
@@ -92,12 +92,12 @@ class MaskedSum(IntegerSum):
         self.rekey_every = rekey_every
         self.allow_single = allow_single
         self.recovery = Recovery.of(recovery)
-        self.execution = Execution.of(execution, Execution.MASKED)
+        self.execution = one_of("execution", execution, ("masked", "equivalent"))
         self.insecure_seeded_secrets = insecure_seeded_secrets
         self.identities = identities
         known = None if identities is None else Identities(identities)
         layer = SecureLayer(layout, RING_BITS, rekey_every, allow_single, self.recovery, insecure_seeded_secrets, known)
-        super().__init__(layer, self.execution.equivalent)
+        super().__init__(layer, execution == "equivalent")
 
     def codec(self, roster: Roster) -> Shift:
         n = max(len(members) for members in self._layer.segments(roster).members)

@@ -1,19 +1,25 @@
 """Common to aggregators on Lagrange shares: how many blocks fit, how many parties have to answer, and masks."""
 
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import gradients_leg
+from lightning_vfl.aggregators.messages import GRADIENTS
+from lightning_vfl.aggregators.parts import ServerSide, Traits, Wire
+from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.checks import positive, within
 from lightning_vfl.crypto import Keystream, SeededSecrets
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, PrimeField
-from lightning_vfl.types import RoundNames
-from lightning_vfl.wire import Message
+from lightning_vfl.types import Roll, Roster, RoundNames
+from lightning_vfl.wire import Aggregate, Leg, Message, ServerView
 
 
 @dataclass(frozen=True)
@@ -129,13 +135,77 @@ def _code(field: PrimeField, blocks: int, privacy: int, parties: int) -> Lagrang
     return LagrangeCode(field, blocks, privacy, parties)
 
 
-def refuse_partly_held(present: Tensor | None, name: str) -> None:
-    """Refuse records (N, M) that not every party holds, for the aggregator of this name."""
-    if present is not None:
-        raise ConfigurationError(
-            f"{name} needs every party to hold every record; use overlap: inner, or an aggregator that joins partly "
-            "held records (Concat, Sum, Mean, Max)"
+class CodedMean(Aggregator, ABC):
+    """An aggregator whose server decodes the mean of the embeddings of the included parties."""
+
+    _coding: Coding
+
+    def among(self, roster: Roster) -> Self:
+        self._coding.code(roster.parties)
+        return self
+
+    def out_width(self, width: int, roster: Roster) -> int:
+        return width
+
+    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+        return Mean().plain(h, roll, present)
+
+
+@dataclass(frozen=True)
+class CodedWire(Wire, ABC):
+    """A wire of a ``CodedMean``.
+
+    Args:
+        coding: the code.
+        equivalent: rounds compute the same integers without shares.
+    """
+
+    aggregator: ClassVar[str]  # its name, for errors
+
+    coding: Coding
+    equivalent: bool
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(
+            visible=False,
+            everybody_called=False,
+            loses_quietly=True,
+            equivalent=self.equivalent,
+            corrects=self.coding.wrong,
         )
+
+    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+        return gradients_leg(rows, widths)
+
+    def needed(self, parties: int) -> int:
+        return self.coding.needed(self.coding.blocks_for(parties))
+
+    def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
+        return arrived
+
+    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
+        if present is not None:
+            raise ConfigurationError(
+                f"{self.aggregator} needs every party to hold every record; use overlap: inner, or an aggregator that "
+                "joins partly held records (Concat, Sum, Mean, Max)"
+            )
+
+
+class MeanServer(ServerSide, ABC):
+    """A server that answers the gradient of a mean."""
+
+    def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
+        """(1/|S|) dL/dz for the parties in S."""
+        members = view.roll.included_parties
+        share = grad / max(len(members), 1)
+        return Message(GRADIENTS, "parties", (), (share,) * len(members), receivers=members, round=view.names)
+
+
+def aggregate_of(mean: Tensor, corrected: tuple[int, ...] = ()) -> Aggregate:
+    """The aggregate of a decoded mean (B, D), all of whose columns are there."""
+    columns = torch.ones(mean.shape[1], dtype=torch.bool)
+    return Aggregate(mean.to(torch.get_default_dtype()), columns, corrected=corrected)
 
 
 def received_by(holders: Sequence[int], message: Message) -> Tensor:

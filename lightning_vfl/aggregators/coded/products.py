@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.clear import gradients_leg
-from lightning_vfl.aggregators.coded.coding import Coding, received_by, refuse_partly_held
+from lightning_vfl.aggregators.coded.coding import CodedWire, Coding, MeanServer, aggregate_of, received_by
 from lightning_vfl.aggregators.coded.data_shares import Shares, arrangement
 from lightning_vfl.aggregators.coded.messages import MODELS, PRODUCTS, ZEROS, check_model_shares, check_results
 from lightning_vfl.aggregators.coded.scale import Scale
-from lightning_vfl.aggregators.messages import GRADIENTS, blamed, gradients_by_party, only, refuse_outside
-from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
+from lightning_vfl.aggregators.messages import blamed, gradients_by_party, only, refuse_outside
+from lightning_vfl.aggregators.parts import Heard, PartySide
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
 from lightning_vfl.types import Roll, Roster, RoundNames
@@ -29,24 +28,18 @@ DEGREE = 2  # of the polynomial that the parties compute on shares: data times w
 
 
 @dataclass(frozen=True)
-class ProductWire(Wire):
+class ProductWire(CodedWire):
     """The wire of ``LagrangeCoded``.
 
     Args:
-        coding: the code.
         scale: units of data and weights.
         rerandomise: the cross terms of the uploads' polynomial are hidden.
-        equivalent: rounds compute the same integers without shares.
     """
 
-    coding: Coding
+    aggregator = "LagrangeCoded"
+
     scale: Scale
     rerandomise: bool
-    equivalent: bool
-
-    @property
-    def traits(self) -> Traits:
-        return Traits(False, False, True, self.equivalent, self.coding.wrong)
 
     def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
         m, d, w = roster.parties, widths[0], torch.tensor(basis)
@@ -66,16 +59,7 @@ class ProductWire(Wire):
         """The gradients, and the server's interpolation, in equal parts."""
         m = roster.parties
         decoding = 2.0 * self.needed(m) * rows * widths[0] / m
-        return replace(gradients_leg(rows, widths), flops=torch.full((m,), decoding, dtype=torch.float64))
-
-    def needed(self, parties: int) -> int:
-        return self.coding.needed(self.coding.blocks_for(parties))
-
-    def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
-        return arrived
-
-    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
-        refuse_partly_held(present, "LagrangeCoded")
+        return replace(super().downlink(rows, widths, roster), flops=torch.full((m,), decoding, dtype=torch.float64))
 
     def protection(self, uploads: int) -> str:
         server = (
@@ -106,7 +90,7 @@ class ProductWire(Wire):
             total = (x.double() @ whole.double()).to(torch.int64)
         else:
             total = field.lift(field.matmul(field.embed(x), field.embed(whole)))
-        return _aggregate(total.double().mul_(2.0 ** -(codec.l_x + codec.l_w)) / len(mine))
+        return aggregate_of(total.double().mul_(2.0 ** -(codec.l_x + codec.l_w)) / len(mine))
 
 
 @dataclass(frozen=True)
@@ -203,7 +187,7 @@ class ProductParty(PartySide):
 
 
 @dataclass(frozen=True)
-class ProductServer(ServerSide):
+class ProductServer(MeanServer):
     """A server that decodes the mean of the embeddings from products on shares."""
 
     coding: Coding
@@ -227,13 +211,7 @@ class ProductServer(ServerSide):
             sums = blamed(message, field.modulus, lambda: code.decode(results, message.senders[:needed], DEGREE))
         wanted = sums[blocks.place(ids)[1], within]  # (B, D)
         mean = self.scale.codec(field, view.agreed).dequantise(wanted) / len(view.roll.included_parties)
-        return _aggregate(mean, corrected)
-
-    def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
-        """(1/|S|) dL/dz for the parties in S."""
-        members = view.roll.included_parties
-        share = grad / max(len(members), 1)
-        return Message(GRADIENTS, "parties", (), (share,) * len(members), receivers=members, round=view.names)
+        return aggregate_of(mean, corrected)
 
 
 def linear_forms(contribution: Contribution) -> LinearForms:
@@ -296,8 +274,3 @@ def _reaches(codec: FixedPoint, basis: Tensor, integers: Tensor, sizes: Sequence
     reach = columns[:, None] * integers.double().abs_()
     owners = torch.repeat_interleave(torch.tensor(sizes)).to(reach.device)
     return reach.new_zeros(len(sizes), reach.shape[1]).index_add_(0, owners, reach).amax(1)
-
-
-def _aggregate(mean: Tensor, corrected: tuple[int, ...] = ()) -> Aggregate:
-    columns = torch.ones(mean.shape[1], dtype=torch.bool)
-    return Aggregate(mean.to(torch.get_default_dtype()), columns, corrected=corrected)

@@ -10,19 +10,18 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.clear import gradients_leg
-from lightning_vfl.aggregators.messages import GRADIENTS, gradients_in
+from lightning_vfl.aggregators.messages import GRADIENTS, check_message, gradients_in, refuse_outside
 from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
 from lightning_vfl.aggregators.secure.codec import Codec, note_clipped
 from lightning_vfl.aggregators.secure.codec_checks import refuse_other_integers, try_codec
 from lightning_vfl.aggregators.secure.consent import LISTS, SIGNED
 from lightning_vfl.aggregators.secure.layer import SecureLayer
-from lightning_vfl.aggregators.secure.messages import check_uploads
 from lightning_vfl.aggregators.secure.opening import check_selection
 from lightning_vfl.aggregators.secure.recovery import FIELD, LIMBS, REVEALED, ROUND_KEYS, WORD
 from lightning_vfl.aggregators.secure.ring_sums import RingSums
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import SIZE
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.privacy.draws import OwnKeystreams
 from lightning_vfl.types import Roll, Roster
 from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, Message, PartyView, ServerView
@@ -247,7 +246,7 @@ class MaskedServer(ServerSide):
     codec: Codec
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        self._check(messages, view)
+        check_uploads(messages, self.sums, view)
         sums, uploads = self.sums.segments(view.roster), messages[0]
         arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
         totals = []
@@ -285,9 +284,35 @@ class MaskedServer(ServerSide):
         pieces = tuple(sums.whole(parts, m) for m in included)
         return Message(GRADIENTS, "parties", (), pieces, receivers=included, round=view.names)
 
-    def _check(self, messages: tuple[Message, ...], view: ServerView) -> None:
-        of, recovery = self.sums.segments(view.roster).of, self.sums.recovery is not None
-        kinds = (UPLOADS, ROUND_KEYS, REVEALED) if recovery else (UPLOADS,)
-        shapes = {m: (len(of[m]), len(view.rows.ids), view.widths[m] // len(of[m])) for m in view.roll.included_parties}
-        share, needed = (view.roster.parties, LIMBS), self.sums.needed(view.roster.parties)
-        check_uploads(messages, kinds, shapes, self.sums.bits, share, SIZE, FIELD.modulus, needed, view)
+
+def check_uploads(messages: tuple[Message, ...], sums: RingSums, view: ServerView) -> None:
+    """The masked uploads of a round, and with recovery the keys alongside and the shares that are revealed.
+
+    Raises:
+        MalformedMessage: naming the party.
+    """
+    recovery = sums.recovery is not None
+    expected = 2 if recovery else 1
+    if len(messages) != expected:
+        who = sorted({sender for message in messages for sender in message.senders})
+        raise MalformedMessage(f"{len(messages)} messages have come from parties {who} where {expected} are due")
+    uploads = messages[0]
+    names = view.names
+    of = sums.segments(view.roster).of
+    shapes = {m: (len(of[m]), len(view.rows.ids), view.widths[m] // len(of[m])) for m in view.roll.included_parties}
+    more = ROUND_KEYS if recovery else None
+    check_message(uploads, UPLOADS, "server", shapes, torch.uint32, names, tuple(shapes), alongside=more)
+    if sums.bits < 32:
+        for sender, piece in zip(uploads.senders, uploads.pieces, strict=True):
+            if piece.numel() and int(piece.numpy().max()) >> sums.bits:
+                raise MalformedMessage(f"'{UPLOADS}' of party {sender} holds numbers outside the ring of 2^{sums.bits}")
+    if uploads.alongside is None:
+        return
+    keys = dict.fromkeys(shapes, (SIZE,))
+    check_message(uploads.alongside, ROUND_KEYS, "server", keys, torch.uint8, names, tuple(shapes))
+    revealed = messages[1]
+    parties = view.roster.parties
+    answering = view.roll.responders.nonzero().flatten().tolist()
+    shares = dict.fromkeys(answering, (parties, LIMBS))
+    check_message(revealed, REVEALED, "server", shares, torch.int64, names, sums.needed(parties))
+    refuse_outside(revealed.pieces, revealed.senders, REVEALED, FIELD.modulus)
