@@ -23,8 +23,7 @@ from lightning_vfl.aggregators.secure.recovery import (
     Vault,
     round_masks,
 )
-from lightning_vfl.aggregators.secure.ring_sums import RingSums
-from lightning_vfl.aggregators.secure.segments import Segments, segments
+from lightning_vfl.aggregators.secure.ring_sums import RingSums, Segments, segments
 from lightning_vfl.checks import one_of
 from lightning_vfl.crypto import Identities, MaskNames, add_together, key_period
 from lightning_vfl.crypto.identities import SIGNATURE

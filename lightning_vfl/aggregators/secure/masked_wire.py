@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -60,18 +60,27 @@ class MaskedWire(Wire):
     # ---- traffic
 
     def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
-        sums, elements = self.layer.segments(roster), rows * torch.tensor(widths)
-        others = torch.tensor([len(sums.members[own[0]]) - 1 for own in sums.of])  # an addition for each of them
-        masked = Leg(UPLOADS, "server", elements, self.layer.bits, (elements * others).double())
+        segments = self.layer.segments(roster)
+        elements = rows * torch.tensor(widths)
+        masks_added = torch.tensor([len(segments.members[own[0]]) - 1 for own in segments.of])
+        upload = Leg(UPLOADS, "server", elements, self.layer.bits, (elements * masks_added).double())
         if self.layer.recovery is None:
-            return (masked,)
-        m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
-        keys = Leg(ROUND_KEYS, "server", torch.full((m,), SIZE), 8, nothing, gate=Gate.PREVIOUS)
-        needed = self.needed(m)
-        signed = Leg(SIGNED, "server", torch.full((m,), SIGNATURE), 8, nothing, gate=needed)
-        lists = Leg(LISTS, "parties", torch.full((m,), needed * SIGNATURE), 8, nothing, gate=Gate.ALL, delay_share=0.0)
-        shares = Leg(REVEALED, "server", torch.full((m,), m * LIMBS), FIELD.wire_bits, nothing, gate=needed)
-        return masked, keys, signed, lists, shares
+            return (upload,)
+
+        parties = roster.parties
+        needed = self.needed(parties)
+
+        def leg(kind: str, to: Literal["server", "parties"], size: int, gate: Gate | int, bits: int = 8) -> Leg:
+            return Leg(kind, to, torch.full((parties,), size), bits, torch.zeros(parties).double(), gate=gate)
+
+        # Bonawitz et al. 2017, figure 4: what rebuilds the masks of a lost party
+        return (
+            upload,
+            leg(ROUND_KEYS, "server", SIZE, Gate.PREVIOUS),
+            leg(SIGNED, "server", SIGNATURE, needed),
+            replace(leg(LISTS, "parties", needed * SIGNATURE, Gate.ALL), delay_share=0.0),
+            leg(REVEALED, "server", parties * LIMBS, needed, FIELD.wire_bits),
+        )
 
     def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
         return gradients_leg(rows, widths)
