@@ -59,7 +59,8 @@ class PredictionWriter(Callback):
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._predictions, self.table = [], None
-        if self.writes and self._writes(pl_module):
+        left_out = getattr(getattr(trainer, "datamodule", None), "left_out", {})
+        if self.writes and (self._writes(pl_module) or any(map(len, left_out.values()))):
             refuse_unwritable(self.path)  # now, and not after all records are predicted
 
     def on_predict_batch_end(

@@ -52,11 +52,10 @@ def whole_path(path: Path) -> Iterator[Path]:
     """
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        part.replace(path)
-    except OSError as error:
-        raise cannot_be_written(path, error) from error
+        with named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield part
+            part.replace(path)
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -71,10 +70,23 @@ def refuse_unwritable(path: Path) -> None:
     if path.is_dir():
         raise ConfigurationError(f"{path} is a folder; give the path of a file")
     folder = next(folder for folder in path.absolute().parents if folder.exists())
+    with named(path), TemporaryFile(dir=folder):
+        pass
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Name the path if the system does not let this process write it.
+
+    Raises:
+        ConfigurationError: naming the path.
+        FileExistsError: if it was to be made, and is there already.
+    """
     try:
-        with TemporaryFile(dir=folder):
-            pass
+        yield
     except OSError as error:
+        if isinstance(error, FileExistsError) and path.parent.is_dir():
+            raise
         raise cannot_be_written(path, error) from error
 
 

@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 import torch
 from jsonargparse import ArgumentParser
 
-from lightning_vfl.callbacks import PrivacyBudget
+from lightning_vfl.callbacks import PredictionWriter, PrivacyBudget
 from lightning_vfl.callbacks.injector import FaultInjector
 from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.run_config import RUNS
@@ -22,6 +22,7 @@ from lightning_vfl.federation.identity import Identity, load, paths
 from lightning_vfl.federation.local import found, how_it_ended, start, wait_for
 from lightning_vfl.federation.recipe import recipe_digest
 from lightning_vfl.federation.refusals import refuse_protocol
+from lightning_vfl.whole_files import refuse_unwritable
 
 METHODS = ("fit", "validate", "test", "predict")
 
@@ -174,6 +175,7 @@ def _serve(
 
     cli.build()
     _refuse_faults(cli, injected)
+    _refuse_unwritable(cli, "server")
     cli.take_folder()
     run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), relay)
     serve(run, events)
@@ -194,6 +196,7 @@ def _take_part(
 
     cli.build()
     _refuse_faults(cli, injected)
+    _refuse_unwritable(cli, "parties")
     if seat.budget is not None:
         budget = PrivacyBudget(seat.budget.epsilon, seat.budget.delta)
         cli.trainer.callbacks.append(budget)  # type: ignore[attr-defined]  # set in Trainer.__init__
@@ -214,6 +217,22 @@ def _refuse_faults(cli: VFLCLI, injected: bool) -> None:
             f"{type(faults[0]).__name__} injects faults in simulations and with federate --inject; here faults happen; "
             "leave the recipe of faults out"
         )
+
+
+def _refuse_unwritable(cli: VFLCLI, writer: str) -> None:
+    """Refuse a file of predictions that cannot be written, before anybody waits for this process.
+
+    Args:
+        cli: the command line.
+        writer: who this process is: ``server`` or ``parties``.
+
+    Raises:
+        ConfigurationError: naming the path.
+    """
+    for callback in cli.trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
+        predicts = isinstance(callback, PredictionWriter) and cli.given.do == "predict"
+        if predicts and callback.writes and callback.at == writer:
+            refuse_unwritable(callback.path)
 
 
 def _of(cli: VFLCLI, injected: bool, local: bool) -> tuple[str, dict[str, str], bool, str | None, bool]:
@@ -244,9 +263,13 @@ def _find_parties(cli: VFLCLI) -> int | list[str]:
     read, write = os.pipe()
 
     def find() -> None:
-        cli.build()
-        cli.datamodule.prepare_data()
-        cli.datamodule.setup("fit")
+        try:
+            cli.build()
+            cli.datamodule.prepare_data()
+            cli.datamodule.setup("fit")
+        except ConfigurationError as error:
+            os.write(write, json.dumps({"error": " ".join(str(error).split())}).encode())
+            return
         data = cli.datamodule
         os.write(write, json.dumps(data.party_names if data.own_files else len(data.party_shapes)).encode())
 
@@ -259,7 +282,9 @@ def _find_parties(cli: VFLCLI) -> int | list[str]:
         raise ConfigurationError(f"the process that loads the data set {how_it_ended(code)}; nothing was started")
     if not told:
         raise ConfigurationError("the data set cannot be loaded; the line above says why")
-    found_there: int | list[str] = json.loads(told)
+    found_there: int | list[str] | dict[str, str] = json.loads(told)
+    if isinstance(found_there, dict):
+        raise ConfigurationError(found_there["error"])
     return found_there
 
 

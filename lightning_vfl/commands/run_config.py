@@ -14,6 +14,7 @@ from lightning_vfl.callbacks.logger_records import LoggerRecord, records_of
 from lightning_vfl.commands.checkpoints import COMMAND
 from lightning_vfl.privacy.ledger import is_unused
 from lightning_vfl.protocols.run_folder import run_folder
+from lightning_vfl.whole_files import named
 
 _SETTINGS = ("config.yaml", "hparams.yaml")
 RUNS = "runs"  # the default folder, which all runs share
@@ -137,9 +138,10 @@ class RunConfig(Callback):
         Raises:
             FileExistsError: if all of them exist.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        with named(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         for name in names:
-            with suppress(FileExistsError), (folder / name).open("x", encoding="utf-8") as file:
+            with suppress(FileExistsError), named(folder / name), (folder / name).open("x", encoding="utf-8") as file:
                 file.write(self.text)
                 self._saved = True
                 return
@@ -154,13 +156,19 @@ def _folders_of(loggers: Iterable[Logger]) -> list[Path]:
 
 
 def make_version(folder: Path) -> int:
-    """Make the next folder ``version_N`` in a folder, and return N."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make the next folder ``version_N`` in a folder, and return N.
+
+    Raises:
+        ConfigurationError: naming the folder, if it cannot be written.
+    """
+    with named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     numbers = (path.name.removeprefix("version_") for path in folder.glob("version_*"))
     number = max((int(n) for n in numbers if n.isdigit()), default=-1) + 1
     while True:
         try:
-            (folder / f"version_{number}").mkdir()
+            with named(folder):
+                (folder / f"version_{number}").mkdir()
         except FileExistsError:
             number += 1
         else:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Event, Roll
+from lightning_vfl.whole_files import named
 
 COLUMNS = (
     "round",
@@ -50,13 +51,18 @@ class Record:
     Args:
         path: the CSV file; an existing one is continued.
         names: of the parties.
+
+    Raises:
+        ConfigurationError: naming the file, here and in all methods, if it cannot be written.
     """
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = not path.exists()
-        self._file = path.open("a", newline="", encoding="utf-8")
+        self.path = path
+        with named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = not path.exists()
+            self._file = path.open("a", newline="", encoding="utf-8")
         self._lines = csv.writer(self._file)
         self._next = 0  # the number of the round after the last one that was written
         self.restored: dict[int, int] = {}  # parties that have come back, with the round of their checkpoint
@@ -77,7 +83,8 @@ class Record:
             flags = [int(column[party]) for column in columns]
             back = self.restored.pop(party, "")
             self._lines.writerow([round, party, name, *flags, int(plan.skipped), repr(plan.seconds), back, ""])
-        self._file.flush()
+        with named(self.path):
+            self._file.flush()
         self._next = round + 1
 
     def add_event(self, event: Event, seconds: float) -> None:
@@ -86,7 +93,8 @@ class Record:
             flags = [int(party == event.party)] * 3 + [0, int(party == event.party)]
             back, request = self.restored.pop(party, ""), event.request if party == event.party else ""
             self._lines.writerow([event.number, party, name, *flags, 0, repr(seconds), back, request])
-        self._file.flush()
+        with named(self.path):
+            self._file.flush()
         self._next = event.number + 1
 
     def close(self) -> None:
@@ -95,7 +103,8 @@ class Record:
             for party, name in enumerate(self.names):
                 back = self.restored.pop(party, "")
                 self._lines.writerow([self._next, party, name, 0, 0, 0, 0, 0, 1, repr(0.0), back, ""])
-        self._file.close()
+        with named(self.path):
+            self._file.close()
 
 
 class Replayed:

@@ -85,9 +85,10 @@ def check_validation(module: "TrainedModule") -> None:
     labels = None if val is None else val.labels_at(torch.arange(len(val)))
     one_class = isinstance(module.objective, Binary) and labels is not None and len(labels.unique()) == 1
     if val is not None and labels is not None and one_class:
+        classes = data.class_names or range(2)
         rank_zero_info(
-            f"the {len(val)} validation records are all of class {int(labels[0])}: val/auroc and val/average_precision "
-            "are not defined (nan)"
+            f"the {len(val)} validation records are all of class {classes[int(labels[0])]}: val/auroc and "
+            "val/average_precision are not defined (nan)"
         )
     for callback in callbacks_of(module.trainer):
         score = getattr(callback, "monitor", None) or ""

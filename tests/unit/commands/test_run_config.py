@@ -10,6 +10,7 @@ from lightning.pytorch.loggers.logger import Logger
 
 from lightning_vfl.cli import run
 from lightning_vfl.commands.run_config import make_version
+from lightning_vfl.errors import ConfigurationError
 
 SHORT = ["--config", "data/breast_cancer", "--config", "protocol/mean", "--trainer.accelerator", "cpu"]
 SHORT += ["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "1", "--trainer.limit_val_batches", "1"]
@@ -107,3 +108,10 @@ def test_other_loggers_have_the_configuration_in_the_folder_of_the_run():
 def test_a_trial_run_leaves_nothing():
     run(["fit", *SHORT, "--trainer.fast_dev_run", "true"])
     assert not [path for path in Path().rglob("*") if path.is_file()]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    for more in ([], NO_LOGGER):
+        with pytest.raises(ConfigurationError, match=r"/file/runs.* cannot be written \(Not a directory\); make room"):
+            run(["fit", *SHORT, *more, "--trainer.default_root_dir", str(tmp_path / "file" / "runs")])

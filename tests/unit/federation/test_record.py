@@ -1,5 +1,7 @@
 """A record of rounds gives back the plans that were written."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -115,3 +117,17 @@ def test_a_record_of_rounds_has_no_events(tmp_path):
     written(tmp_path / "events.csv", PLANS)
     with pytest.raises(ConfigurationError, match="has no event 0 of AsyncVFL; use the recipe of the federation"):
         Replayed(tmp_path / "events.csv").event(0)
+
+
+def test_a_record_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"file/events.csv cannot be written \(.*\); make room or get permis"):
+        Record(tmp_path / "file" / "events.csv", NAMES)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has this device")
+def test_a_record_on_a_full_disk_is_named():
+    record = Record(Path("/dev/full"), NAMES)
+    for end in (lambda: record.add(0, PLANS[0]), record.close):
+        with pytest.raises(ConfigurationError, match=r"/dev/full cannot be written \(No space left on device\)"):
+            end()
