@@ -13,6 +13,7 @@ from jsonargparse import ArgumentParser
 from lightning_vfl.callbacks import PredictionWriter, PrivacyBudget
 from lightning_vfl.callbacks.injector import FaultInjector
 from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.one_line import one_line
 from lightning_vfl.commands.run_config import RUNS
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.datamodules import VerticalDataModule
@@ -114,12 +115,14 @@ class FederateCommand(Command):
 
         def server() -> None:
             _move(cli, folder / "server", quiet=False)
-            _serve(cli, charter, _made("server", folder), given.inject, events, local=True)
+            with one_line():
+                _serve(cli, charter, _made("server", folder), given.inject, events, local=True)
 
         def party(name: str) -> None:
             _move(cli, folder / name, quiet=True)
             seat = SeatFile(folder / "keys" / f"{name}.key", evaluate=Consent.PLAIN)
-            _take_part(cli, charter, _made(name, folder), seat, name, given.inject, local=True)
+            with one_line():
+                _take_part(cli, charter, _made(name, folder), seat, name, given.inject, local=True)
 
         processes = {"server": start(server, None)}
         for one in logs:
@@ -264,11 +267,12 @@ def _find_parties(cli: VFLCLI) -> int | list[str]:
 
     def find() -> None:
         try:
-            cli.build()
-            cli.datamodule.prepare_data()
-            cli.datamodule.setup("fit")
+            with one_line():
+                cli.build()
+                cli.datamodule.prepare_data()
+                cli.datamodule.setup("fit")
         except ConfigurationError as error:
-            os.write(write, json.dumps({"error": " ".join(str(error).split())}).encode())
+            os.write(write, json.dumps({"error": str(error)}).encode())
             return
         data = cli.datamodule
         os.write(write, json.dumps(data.party_names if data.own_files else len(data.party_shapes)).encode())

@@ -1,5 +1,6 @@
 """One line for the parser's errors, which have up to forty: which setting, what is wrong with it, what to write."""
 
+import difflib
 import re
 import sys
 from ast import literal_eval
@@ -177,6 +178,10 @@ def _unknown_option(found: re.Match[str], error: ParserError) -> str:
         return f"{name} belongs to a recipe, and this command reads none; leave it out, see --help"
     if name.split(".")[0].lstrip("-") in _PARTS and f"--{name.split('.')[0].lstrip('-')}" not in error.options:
         return f"{name} is given before the command; write the command first: lightning-vfl fit {name} ..."
+    part, _, setting = name.lstrip("-").partition(".")
+    similar = difflib.get_close_matches(part, _PARTS, n=1)
+    if setting and similar and part not in _PARTS:  # the parser lists no settings of classes
+        return f"unknown option {given}; did you mean --{similar[0]}.{setting}?"
     return f"unknown option {given}; {nearest(name, [*error.options, *ALIASES], 'see --help')}"
 
 

@@ -4,29 +4,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback
 
 from lightning_vfl.commands.allocator import keep_freed_memory
-from lightning_vfl.commands.own_code import own_mistake, place_of, said
-from lightning_vfl.commands.parse_errors import cause_of, logger_failed, missing_package
+from lightning_vfl.commands.one_line import CommandFailed, one_line
 from lightning_vfl.commands.quiet import hide_useless_warnings
 from lightning_vfl.commands.threads import same_threads
 from lightning_vfl.commands.usage import UsageError, unread_settings
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
-
-
-class CommandFailed(RuntimeError):
-    """A command that has said itself why it failed, for example a study some of whose runs have failed.
-
-    Args:
-        status: the exit status.
-    """
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"the command ended with status {status}; the lines above say why")
-        self.status = status
 
 
 def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -> VFLCLI:
@@ -48,31 +34,9 @@ def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -
     hide_useless_warnings()
     for line in unread_settings(os.environ):
         print(line, file=sys.stderr)
-    try:
-        with same_threads():
-            cli = VFLCLI(sys.argv[1:] if args is None else args, callbacks)
-            status = cli.run_command()
-    except UsageError as error:
-        raise UsageError(_on_one_line(error)) from None
-    except (ConfigurationError, MisconfigurationException) as error:
-        raise ConfigurationError(_on_one_line(error)) from None
-    except CommandFailed:
-        raise
-    except (ValueError, RuntimeError, OSError, ImportError) as error:
-        told = _configuration_error(error) or missing_package(error) or logger_failed(error)
-        if told is not None:
-            raise ConfigurationError(_on_one_line(told)) from None
-        if os.environ.get("LIGHTNING_VFL_TRACEBACK"):
-            raise
-        own = own_mistake(error)
-        kind = type(own or error).__name__ + (f" in {place_of(own)}" if own else "")
-        text = said(own) if own else cause_of(error)
-        raise ConfigurationError(f"{text} ({kind}; LIGHTNING_VFL_TRACEBACK=1 shows where)") from error
-    except Exception as error:  # W&B's errors have a base class of their own
-        told = logger_failed(error)
-        if told is None:
-            raise
-        raise ConfigurationError(told) from None
+    with one_line(), same_threads():
+        cli = VFLCLI(sys.argv[1:] if args is None else args, callbacks)
+        status = cli.run_command()
     if status:
         raise CommandFailed(status)
     return cli
@@ -109,14 +73,3 @@ def check(args: Sequence[str]) -> None:
         ConfigurationError: if they cannot be read.
     """
     VFLCLI(args)
-
-
-def _configuration_error(error: BaseException | None) -> ConfigurationError | None:
-    """The error of ours that the parser has wrapped into one of its own."""
-    while error is not None and not isinstance(error, ConfigurationError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _on_one_line(error: Exception | str) -> str:
-    return " ".join(str(error).split())

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from lightning_vfl.cli import run
-from lightning_vfl.commands.program import CommandFailed
+from lightning_vfl.commands.one_line import CommandFailed
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 from tests.further import further

@@ -40,6 +40,7 @@ def empty_folder(tmp_path, monkeypatch):
         further(["--model.width", "wide"], 2, "model.width: Expected a int. Got value: wide"),
         further(["--trainer.max_epochs", "three"], 2, "trainer.max_epochs: three is none of int, null"),
         further(["--trainer.loger", "false"], 2, "unknown option --trainer.loger false; did you mean --trainer.logger"),
+        (["--modl.width", "8"], 2, "unknown option --modl.width 8; did you mean --model.width?"),
         (["--data.partitioner", "NamedColumns"], 2, "NamedColumns needs a value for columns"),
         further(["--model.width", "0"], 1, "width must be at least 1; got 0"),
         further(

@@ -37,11 +37,12 @@ def test_a_protocol_that_is_simulated(monkeypatch, command):
         run([*command.split(), *recipe])
 
 
-def test_tables_that_cannot_be_read_are_one_line(tmp_path, capfd):
+@pytest.mark.parametrize(("more", "line"), [([], r"bank\.csv"), (["--data.batch_size", "-1"], "at least 1; got -1")])
+def test_data_that_cannot_be_loaded_are_one_line(tmp_path, capfd, more, line):
     recipe = ["--config", "data/csv_tables", "--config", "protocol/mean", "--data.tables={bank: bank.csv}"]
     recipe += ["--data.label_party", "bank", "--data.label_column", "y", "--data.data_dir", str(tmp_path)]
-    with pytest.raises(ConfigurationError, match=r"bank\.csv"):
-        run(["federate", "--local", *recipe, "--trainer.default_root_dir", str(tmp_path)])
+    with pytest.raises(ConfigurationError, match=line):
+        run(["federate", "--local", *recipe, *more, "--trainer.default_root_dir", str(tmp_path)])
     assert "error" not in capfd.readouterr().err
 
 
