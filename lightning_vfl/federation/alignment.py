@@ -5,7 +5,8 @@ private set intersection learns (``psi``, see ``private_alignment``). Every part
 used, and in which split; of records that it does not hold (``overlap: keep``) it learns the places, and no id.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import reduce
 from pathlib import Path
 from threading import Condition
@@ -69,7 +70,7 @@ class RollCall:
         """The frame that answers a request of the roll call; None for other requests. Runs in the caller's thread."""
         if self._ring is not None and (told := self._ring.answer(request)) is not None:
             return told
-        if request.say not in ("ids", "order", "shape"):
+        if request.say not in ("ids", "order", "shape", "failed"):
             return None
         draws = request.party == self.active
         with self._changed:
@@ -78,6 +79,10 @@ class RollCall:
                 self._wait(lambda: (self._common if draws else self._order) is not None)
             elif request.say == "order":
                 self._take_order(request)
+            elif request.say == "failed":
+                name = self.names[request.party]
+                self._failed = self._failed or f"party {name} cannot align its records; what it has printed says why"
+                self._changed.notify_all()
             else:
                 self._take_shape(request)
                 self._wait(lambda: len(self._shapes) == len(self.names))
@@ -269,10 +274,13 @@ def align(
             most=link.agreed.limits.server_ids,
         )
     else:
-        frame = _asked(link, "ids", *_own_ids(data, kind))
+        with _telling(link):
+            own = _own_ids(data, kind)
+        frame = _asked(link, "ids", *own)
         if others:
             common = dict.fromkeys(others, ids_from_tensor(frame.tensors[0]))
-            order = data.split_records(common if data.everybody_holds else {})
+            with _telling(link):
+                order = data.split_records(common if data.everybody_holds else {})
             link.ask(DOOR, "order", {"splits": list(order)}, [ids_to_tensor(part) for part in order.values()])
         else:
             (splits,) = fields_of(frame, "splits")
@@ -280,10 +288,24 @@ def align(
                 raise ConfigurationError(
                     f"the server tells {len(frame.tensors)} lists of {len(splits)} splits; check who runs the server"
                 )
-            data.align({name: ids_from_tensor(part) for name, part in zip(splits, frame.tensors, strict=True)})
-    more = classes_of(data) if others else {}
-    told = _asked(link, "shape", {"shape": list(data.own_shape()), **more})
+            with _telling(link):
+                data.align({name: ids_from_tensor(part) for name, part in zip(splits, frame.tensors, strict=True)})
+    with _telling(link):
+        more = classes_of(data) if others else {}
+        shape = list(data.own_shape())
+    told = _asked(link, "shape", {"shape": shape, **more})
     data.told_shapes(*fields_of(told, "shapes", "num_classes", "class_names"))
+
+
+@contextmanager
+def _telling(link: Link) -> Iterator[None]:
+    """Tell the server that this party's records cannot be aligned, so that nobody waits for it."""
+    try:
+        yield
+    except ConfigurationError:
+        with suppress(ConfigurationError):  # the party ends with its own words
+            link.ask(DOOR, "failed")
+        raise
 
 
 def _own_ids(data: SeatedData, kind: Alignment) -> tuple[Mapping[str, Any], list[Tensor]]:

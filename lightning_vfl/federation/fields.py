@@ -232,6 +232,7 @@ REQUESTS: Mapping[str, Table] = {
         "num_classes": Field(_LABELS, maybe(COUNTED)),
         "class_names": Field(_LABELS, maybe(NAMED)),
     },
+    "failed": {},  # its records cannot be aligned; the reason may name records, so that it stays at the party
     "psi": {  # alignment by masked ids; ``private_ring`` compares sender, receiver and list
         "step": Field(_PARTY, one_of("session", "give", "list", "fetch", "places", "failed"), needed=True),
         "process": Field(_PARTY, digits(8)),

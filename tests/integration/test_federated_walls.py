@@ -532,3 +532,30 @@ def test_a_party_that_is_lost_in_the_roll_call_ends_it():
             roll.finish(0.2)
         with pytest.raises(ConfigurationError, match="telco"):
             told.result(5)
+
+
+@pytest.mark.parametrize("kind", [Alignment.CLEAR, Alignment.GIVEN])
+@pytest.mark.parametrize("step", ["own_ids", "align", "own_shape"])
+def test_a_party_whose_records_cannot_be_aligned_ends_it_for_all_at_once(kind, step):
+    """The reason may name records, and stays at the party."""
+    hub, roll = Hub(2), RollCall(Ids([1, 2]), NAMES, kind)
+    hub.greet = roll.answer
+    data = [Ids([1, 2]), Ids([1, 2])]
+
+    def fails(*_):
+        raise ConfigurationError("record 2 has no id")
+
+    setattr(data[1], step, fails)
+
+    def seat(party):
+        try:
+            return roll.finish(60.0) if party == 2 else align(Link(Straight(hub, party)), data[party], kind)
+        except ConfigurationError as error:
+            return str(error)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(3) as pool:
+        bank, telco, server = pool.map(seat, range(3))
+    assert telco == "record 2 has no id"
+    assert bank == server == "party telco cannot align its records; what it has printed says why"
+    assert time.monotonic() - began < 5
