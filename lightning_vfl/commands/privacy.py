@@ -48,7 +48,7 @@ class PrivacyCommand(Command):
         parser.add_argument(
             "--try",
             action="store_true",
-            help="train the setting that --solve finds, and smaller widths, fewer epochs and larger batches, for "
+            help="train the setting that --solve finds, and fewer epochs, smaller widths and larger batches, for "
             f"{trials.ROUNDS} rounds each, and recommend the best",
         )
         parser.add_argument("--unit", type=Literal[UNITS], default="party-record", help="what --solve protects")

@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -22,24 +22,35 @@ if TYPE_CHECKING:
     from lightning_vfl.commands.vfl_cli import VFLCLI
 
 ROUNDS = 600  # of a trial, at most
-_SMALLER = 4  # by this factor widths and epochs are lowered, and batches enlarged
+_SMALLER = 4  # by this factor, and its square, epochs are lowered; by this factor batches are enlarged
+_FASTER = 10  # by this factor the learning rate is raised for fewer epochs
+_NARROWER = (2, 4)  # by these factors widths are lowered
 _WRITERS = (Checkpoint, RunConfig, RunSummary, RunRecord, ExperimentRecord)  # a trial leaves no file
 _HIGHER, _LOWER = ("val/auroc", "val/accuracy", "val/r2"), ("val/rmse", "val/loss")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a trial trains with: the embedding width, the rows of a batch, and the number of epochs."""
+    """What a trial trains with.
+
+    Args:
+        width: of the embeddings.
+        batch: rows of a batch.
+        epochs: of the training.
+        rate: the learning rate; None: that of the recipe.
+    """
 
     width: int
     batch: int
     epochs: int
+    rate: float | None = None
 
     @property
     def options(self) -> list[str]:
         """As options of the command line."""
         width, batch, epochs = map(str, (self.width, self.batch, self.epochs))
-        return ["--model.width", width, "--data.batch_size", batch, "--trainer.max_epochs", epochs]
+        options = ["--model.width", width, "--data.batch_size", batch, "--trainer.max_epochs", epochs]
+        return options if self.rate is None else [*options, "--optimizer.lr", f"{self.rate:g}"]
 
 
 @dataclass(frozen=True)
@@ -50,17 +61,20 @@ class Trial:
         setting: the setting.
         found: what meets the target with it, as an option and its value.
         scores: the metrics of validation after the trial.
+        rate: the learning rate at the start; None: the optimiser has none.
     """
 
     setting: Setting
     found: tuple[str, str]
     scores: dict[str, float]
+    rate: float | None
 
 
 def compare(build: "Callable[[Sequence[str]], VFLCLI]", plan: "Plan", solve: "Callable[[Plan], float | int]") -> None:
     """Train the recipe and some other settings that meet the same target, print their scores, and recommend the best.
 
-    First smaller widths are tried, then fewer epochs with the best width, then larger batches with the best of both.
+    First fewer epochs are tried, with a higher learning rate, because few rounds learn little at the rate of many; then
+    smaller widths with the best so far, and a larger batch with the best of these.
 
     Args:
         build: makes the recipe with further options.
@@ -92,21 +106,20 @@ def compare(build: "Callable[[Sequence[str]], VFLCLI]", plan: "Plan", solve: "Ca
             except ConfigurationError as error:
                 print(f"{' '.join(setting.options)}: {error}")
 
+    rate = trials[0].rate
     for factor in (_SMALLER, _SMALLER**2):
-        add(Setting(own.width // factor, own.batch, own.epochs))
-    add(_fewer_epochs(best().setting))
+        faster = None if rate is None else _FASTER * rate
+        add(replace(own, epochs=max(1, own.epochs // factor), rate=faster))
+    for factor in _NARROWER:
+        add(replace(best().setting, width=own.width // factor))
     add(_larger_batch(best().setting, plan.records))
     _print(trials, name)
     print(_recommendation(trials[0], best(), name, plan.largest_class))
     print("the trials read the records and are charged in no ledger: use a simulation on records that may be seen")
 
 
-def _fewer_epochs(setting: Setting) -> Setting:
-    return Setting(setting.width, setting.batch, max(1, setting.epochs // _SMALLER))
-
-
 def _larger_batch(setting: Setting, records: int) -> Setting:
-    return Setting(setting.width, max(setting.batch, min(setting.batch * _SMALLER, records // 2)), setting.epochs)
+    return replace(setting, batch=max(setting.batch, min(setting.batch * _SMALLER, records // 2)))
 
 
 def _trial(
@@ -128,7 +141,10 @@ def _trial(
         trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, _WRITERS)]  # type: ignore[attr-defined]
         trainer.fit(cli.model, datamodule=cli.datamodule)
     metrics = trainer.callback_metrics.items()
-    return Trial(setting, found, {name: float(value) for name, value in metrics if name.startswith("val/")})
+    scores = {name: float(value) for name, value in metrics if name.startswith("val/")}
+    group = trainer.optimizers[0].param_groups[0]
+    rate = group.get("initial_lr", group.get("lr"))  # a schedule keeps the first rate
+    return Trial(setting, found, scores, None if rate is None else float(rate))
 
 
 @contextmanager
@@ -150,11 +166,12 @@ def _quiet() -> Iterator[None]:
 def _print(trials: Sequence[Trial], name: str) -> None:
     shown = list(dict.fromkeys(one for one in (name, "val/accuracy") if one in trials[0].scores))
     table = Table(title=f"Trials of at most {ROUNDS} rounds", title_justify="left")
-    for head in ("width", "batch", "epochs", trials[0].found[0].rpartition(".")[2], *shown):
+    for head in ("width", "batch", "epochs", "rate", trials[0].found[0].rpartition(".")[2], *shown):
         table.add_column(head, justify="right")
     for trial in trials:
-        numbers = (str(trial.setting.width), str(trial.setting.batch), str(trial.setting.epochs), trial.found[1])
-        table.add_row(*numbers, *(f"{trial.scores[one]:.3f}" for one in shown))
+        rate = "" if trial.rate is None else f"{trial.rate:g}"
+        numbers = (str(trial.setting.width), str(trial.setting.batch), str(trial.setting.epochs), rate)
+        table.add_row(*numbers, trial.found[1], *(f"{trial.scores[one]:.3f}" for one in shown))
     console().print(table)
 
 
@@ -167,7 +184,13 @@ def _recommendation(own: Trial, best: Trial, name: str, largest_class: float | N
             f"no setting tried is better than chance, {chance:.3f} ({told}); use a larger --target-epsilon, more "
             "parties, or an aggregator with a weaker guarantee"
         )
-    return f"recommended: {' '.join((*best.setting.options, *best.found))} ({told})"
+    options = " ".join((*best.setting.options, *best.found))
+    if chance is not None and best.scores[name] < (1 + chance) / 2:
+        return (
+            f"the best setting tried is nearer to chance, {chance:.3f}, than to 1: {options} ({told}); use a larger "
+            "--target-epsilon, more parties or more records"
+        )
+    return f"recommended: {options} ({told})"
 
 
 def share_of_largest_class(labels: torch.Tensor | None) -> float | None:
