@@ -255,6 +255,7 @@ def test_another_file_is_no_checkpoint(tmp_path):
 
 def test_hosts_of_decoupled_training_are_refused(tmp_path):
     module = DecoupledVFL(width=4, party_shapes=[(3,), (2,)], num_classes=3)
+    module.configure_model()
     with pytest.raises(ConfigurationError, match=r"DecoupledVFL has hosts .* single guests with --party NAME"):
         export_model(module, tmp_path / "out")
 
@@ -268,6 +269,7 @@ class Doubled(SplitVFL):
 
 def test_a_protocol_with_an_output_of_its_own_is_refused(tmp_path):
     module = Doubled(Mean(), width=4, party_shapes=[(3,), (2,)], num_classes=3)
+    module.configure_model()
     with pytest.raises(ConfigurationError, match="Doubled predicts otherwise than by bottoms, aggregate and top"):
         export_model(module, tmp_path / "out")
 
