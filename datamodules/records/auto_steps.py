@@ -14,7 +14,7 @@ from .column_steps import Step
 from .date_steps import DatePart, DateParts, dates_of, formats_of, has_times
 from .number_steps import Fill, ReadBooleans, ReadNumbers, Strategy, Texts
 from .party_tables import TRUTHS, as_numbers, refuse_several
-from .written_numbers import MARKS, decimal_of, looks_numeric, written_numbers
+from .written_numbers import MARKS, decimal_of, looks_numeric, of_one_form, written_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +146,8 @@ def _of_texts(
     if forms := formats_of(filled):
         return _dates(filled, forms, Fill(Strategy.MEDIAN, indicator=indicator))
     chosen = _categories(len(different), len(filled))
-    if chosen.steps is None and np.mean([looks_numeric(text) for text in different]) >= _MOSTLY:
+    numeric_like = [text for text in different if looks_numeric(text)]
+    if chosen.steps is None and len(numeric_like) >= _MOSTLY * len(different) and of_one_form(numeric_like):
         raise ConfigurationError(
             f"{where} has {len(different)} different texts in {len(filled)} training records, such as "
             f"'{filled.iloc[0]}', and would be left out; if these are numbers or dates, write them in one form or give "

@@ -1,7 +1,7 @@
 """Numbers as people write them: decimal marks, thousands marks, signs, percent, currency, and marks for missing."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,8 @@ _THOUSANDS = (
     " \u00a0\u2009\u202f'\u2019"  # spaces of four widths, apostrophes; and the mark that is not the decimal one
 )
 _ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
+_LETTERS = re.compile(r"^\W*([A-Za-z]*)")
+_FORMS = 2  # of numbers: with a currency or unit before them, and without
 _LOOKS = re.compile(r"\W{0,4}[A-Za-z]{0,3}\W{0,2}[0-9][0-9.,:'’\s()+\-/T]*[A-Za-z%€$£²³°]{0,4}")
 
 
@@ -114,6 +116,16 @@ def _of_points(texts: list[str], unlike: "NDArray[np.bool_]") -> str:
     """The decimal mark of numbers like 1.234: a point, unless other signs show that people wrote them."""
     dotted = [text.strip() for text, differs in zip(texts, unlike, strict=True) if differs]
     return "." if all(_ONE_GROUP.fullmatch(text.lstrip("+-")) for text in dotted) else ","
+
+
+def of_one_form(texts: Collection[str]) -> bool:
+    """Whether the letters before the digits are those of a unit or currency, and not of codes such as ``C85``, ``D18``.
+
+    Examples:
+        >>> of_one_form(["EUR 45", "17"]), of_one_form(["C85", "D18", "E46"])
+        (True, False)
+    """
+    return len({_LETTERS.findall(text.strip())[0].lower() for text in texts}) <= _FORMS
 
 
 def looks_numeric(text: str) -> bool:

@@ -381,3 +381,10 @@ def test_every_party_has_its_own_id_column_and_separator(tmp_path):
         ConfigurationError, match="id_column names party 'tleco', which has no table; did you mean telco"
     ):
         CSVTables({"bank": "bank.csv", "telco": "other.csv"}, **about, id_column={"tleco": "customer"})
+
+
+def test_codes_of_letters_and_digits_are_no_numbers(tmp_path):
+    """The cabins of the Titanic: nearly all differ, and the letters say that they are no numbers."""
+    assert tables(tmp_path, [f"{'ABCDEF'[i % 6]}{i}" for i in range(N)]).layout.columns == ("other",)
+    with pytest.raises(ConfigurationError, match=r"such as 'no \d+', and would be left out"):
+        tables(tmp_path, [f"no {i}" for i in range(N)])
