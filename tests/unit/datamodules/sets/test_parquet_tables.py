@@ -309,7 +309,7 @@ def test_orders_over_all_records_are_refused(protocol, folder, tmp_path, monkeyp
     with pytest.raises(
         ConfigurationError, match=f"{PROTOCOLS[protocol]}.*but these data are read in blocks; use SplitVFL"
     ):
-        run(["fit", *recipe(folder), "--config", f"protocol/{protocol}"])
+        run(["fit", *recipe(folder), "--config", f"protocol/{protocol}", "--trainer.max_epochs", "40"])
 
 
 def test_a_set_up_with_all_records_is_refused(folder, tmp_path, monkeypatch):
