@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lightning_vfl.aggregators import Mean
+from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.federation.events_at_server import EventsAtServer
 from lightning_vfl.federation.frames import Frame, unpack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
@@ -25,7 +26,7 @@ def fits(request):
     """Whether the server serves an upload, and what it tells the sender."""
     hub = Hub(2)
     module = SimpleNamespace(
-        aggregator=Mean(),
+        wire=InTheClear(Mean()),
         embedding_widths=(4, 4),
         roster=Roster(2),
         top=nn.Linear(4, 1),

@@ -195,7 +195,7 @@ def upload(embedding, labels=None):
     ],
 )
 def test_labels_have_the_form_of_the_batch(labels, line):
-    leg = SimpleNamespace(kind="embeddings", to="server", elements=torch.full((3,), 8))
+    leg = SimpleNamespace(kind="embeddings", to="server", elements=torch.full((3,), 8), bits=32)
     module = module_of()
     module.roster = Roster(3, active=1)
     form = Form(module, Agreed(NAMES, 1), 4, clear=True, labelled="embeddings")
