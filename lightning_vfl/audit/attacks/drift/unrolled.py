@@ -104,7 +104,8 @@ class Unrolled:
             return columns
         # no component is of one party alone
         square = torch.randn(self.width_in, self.width_in, generator=generator, dtype=torch.float64)
-        return columns @ torch.linalg.qr(square)[0]
+        mixed: Tensor = columns @ torch.linalg.qr(square)[0]
+        return mixed
 
     def activate(self, inputs: Tensor, sharpness: float) -> tuple[Tensor, Tensor]:
         """Hidden values and their slopes."""
