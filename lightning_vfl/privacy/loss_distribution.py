@@ -129,7 +129,8 @@ def loss_epsilon(uses: Sequence[tuple[Sequence[PrivacyEvent], int]], delta: floa
     parts = _trials(disclosing) if unit == "record" else _numbers(disclosing)
     if not parts or max(count for _, count in parts) > _MOST_COMPOSED or delta <= _ROUNDING:
         return inf
-    return float(_composed(tuple(parts)).get_epsilon_for_delta(delta - _ROUNDING))
+    with np.errstate(over="ignore"):  # it divides by masses near 1e-300 and takes the logarithm: infinity is right
+        return float(_composed(tuple(parts)).get_epsilon_for_delta(delta - _ROUNDING))
 
 
 Parts = list[tuple["PrivacyLossDistribution", int]]
