@@ -169,9 +169,9 @@ class StandardiseViews(Normaliser):
 
     def of_columns(self, own: Sequence[str], every: Sequence[str]) -> Normaliser:
         views = {name.rpartition(".")[0] for name in own}
-        if views <= set(self.unscaled):
+        if views and views <= set(self.unscaled):
             return Unchanged()
-        return StandardiseParty() if views <= set(self.as_one) else Standardise()
+        return StandardiseParty() if views and views <= set(self.as_one) else Standardise()
 
     def __repr__(self) -> str:
         public = ", public=True" if self.public else ""

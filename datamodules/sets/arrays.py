@@ -19,7 +19,7 @@ from ..records.records import Split, SplitName
 from ..split import check_shares, split_rows
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
 _LARGEST = 2**24  # whole numbers up to here are float32 numbers
 
@@ -59,9 +59,9 @@ class Arrays(VerticalDataModule):
 
     def __init__(
         self,
-        arrays: "Mapping[str, ArrayLike | Tensor]",
-        labels: "ArrayLike | Tensor | None" = None,
-        ids: "ArrayLike | None" = None,
+        arrays: Mapping[str, Any],
+        labels: Any = None,
+        ids: Any = None,
         partitioner: Partitioner | None = None,
         *,
         task: Literal["classification", "regression"] = "classification",

@@ -55,7 +55,7 @@ class Gradients(Callback):
             self.sent.append((self._ids, sent.detach().clone()))
             return answer
 
-        listening = SimpleNamespace(decode=server.decode, answer=listened)
+        listening = SimpleNamespace(read=server.read, decode=server.decode, answer=listened)
         pl_module.sides = sides._replace(server=listening)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

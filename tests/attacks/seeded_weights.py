@@ -64,6 +64,9 @@ class Listener:
         self.inner, self.keep = inner, keep
         self._uploads: dict[int | None, Tensor] = {}
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
     def decode(self, messages: Any, view: Any) -> Any:
         aggregate = self.inner.decode(messages, view)
         if view.names.stage == Stage.FIT:

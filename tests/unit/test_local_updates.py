@@ -25,6 +25,7 @@ DRAWING = partial(MLP, hidden=(6,), activation=torch.nn.Dropout)
 
 
 def trained(tmp_path, update, protocol=SplitVFL, aggregator=Mean, bottom=SMALL, callbacks=(), clip=None, **settings):
+    torch.manual_seed(0)
     module = protocol(aggregator(), bottom=bottom, width=5, seed=0, local_update=update, **settings)
     t = trainer(tmp_path, max_epochs=2, callbacks=list(callbacks), gradient_clip_val=clip)
     t.fit(module, datamodule=Blobs(batch_size=10))

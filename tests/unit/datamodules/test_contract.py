@@ -44,7 +44,13 @@ def long_tables(folder):
     return d.ParquetTables, {"data_dir": folder, "id_column": "id", **files.LONG_TABLES}
 
 
+def arrays(folder):
+    rows = [[i * 7 % 11, i % 3, i % 5] for i in range(80)]
+    return d.Arrays, {"arrays": {"a": rows, "b": [[row[0] / 2] for row in rows]}, "labels": [i % 2 for i in range(80)]}
+
+
 SETS = {
+    "Arrays": arrays,
     "Adult": folder_of(d.Adult, files.write_adult, expected_records=None),
     "BankMarketing": folder_of(d.BankMarketing, files.write_bank, expected_records=None),
     "BreastCancer": in_memory(d.BreastCancer),

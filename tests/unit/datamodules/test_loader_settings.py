@@ -16,6 +16,7 @@ SETS = [
 ]
 TABLES = {"label_party": "a", "label_column": "y"}
 NEEDED = {
+    "Arrays": {"arrays": {"a": [[0.5], [1.5]]}},
     "CSVTables": {"tables": {"a": "a.csv"}, **TABLES},
     "ParquetTables": {"tables": {"a": "a.parquet"}, **TABLES},
 }

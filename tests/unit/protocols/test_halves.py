@@ -52,6 +52,7 @@ class Silence(GradientDownlink):
 
 
 def fitted(aggregator, folder, top, *callbacks, data=None, settings=None, **trained):
+    torch.manual_seed(0)
     module = SplitVFL(aggregator, top=top, width=WIDTH, active=1, seed=0, **(settings or {}))
     trainer(folder, callbacks=list(callbacks), **trained).fit(module, datamodule=data or Blobs(batch_size=10))
     return module
@@ -143,6 +144,7 @@ def test_an_audit_hears_what_crosses_the_cut(tmp_path):
 def test_a_downlink_acts_at_the_cut(tmp_path):
     """Without gradients at the cut the active party's half learns, and nobody else."""
     after = fitted(Mean(), tmp_path, HALVES, settings={"downlink": Silence(), "optimizer": partial(SGD, lr=0.1)})
+    torch.manual_seed(0)
     first = SplitVFL(Mean(), top=HALVES, width=WIDTH, active=1, seed=0)
     first.build_for(Blobs(batch_size=10))
     learnt = {

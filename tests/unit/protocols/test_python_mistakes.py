@@ -9,7 +9,7 @@ from torch import nn
 from torchmetrics.classification import BinaryF1Score
 
 from lightning_vfl.aggregators import Mean
-from lightning_vfl.datamodules import CSVTables, ParquetTables, Unchanged
+from lightning_vfl.datamodules import ParquetTables, Unchanged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.engines import open_program
 from lightning_vfl.export.manifest import Engine, Manifest
@@ -18,12 +18,11 @@ from tests.exported import one_registry
 from tests.subjects import Blobs, split, trainer
 
 
-@pytest.mark.parametrize("kind", [CSVTables, ParquetTables])
-def test_a_frame_in_the_place_of_a_file(kind):
+def test_a_frame_in_the_place_of_a_file():
     with pytest.raises(
         ConfigurationError, match=r"file of party 'bank'; got a DataFrame; write it first, .*to_parquet"
     ):
-        kind({"bank": pd.DataFrame({"id": [1]})}, "bank", "y")
+        ParquetTables({"bank": pd.DataFrame({"id": [1]})}, "bank", "y")
 
 
 def test_one_metric_without_a_name():
