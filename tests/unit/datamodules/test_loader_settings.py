@@ -15,7 +15,7 @@ SETS = [
     if isinstance(getattr(d, name), type) and issubclass(getattr(d, name), VerticalDataModule)
 ]
 TABLES = {"label_party": "a", "label_column": "y"}
-NEEDED = {
+NEEDED: dict[str, dict[str, object]] = {
     "Arrays": {"arrays": {"a": [[0.5], [1.5]]}},
     "CSVTables": {"tables": {"a": "a.csv"}, **TABLES},
     "ParquetTables": {"tables": {"a": "a.parquet"}, **TABLES},
