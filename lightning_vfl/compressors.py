@@ -40,6 +40,13 @@ class Compressor(Rebuildable, ABC):
     def decode(self, tensors: tuple[Tensor, ...], width: int) -> Tensor:
         """(B, D) float32, what the receiver has instead of h, D = ``width``."""
 
+    def parts(self, width: int) -> list["_Part"]:
+        """The form of the tensors of one record; ``encode`` is tried once for each width."""
+        forms: dict[int, list[_Part]] = self.__dict__.setdefault("_forms", {})
+        if width not in forms:
+            forms[width] = _parts(self, width)
+        return forms[width]
+
 
 class TopK(Compressor):
     """The k largest numbers of each record by magnitude, in float32, and their places; the others become zero.
@@ -130,7 +137,7 @@ def bytes_of_record(compressor: Compressor, width: int) -> int:
     Raises:
         ConfigurationError: if the compressor cannot send this width, or gives other than a row for each record.
     """
-    return sum(size for _, _, size in _parts(compressor, width))
+    return sum(size for _, _, size in compressor.parts(width))
 
 
 def packed(compressor: Compressor, h: Tensor) -> Tensor:
@@ -140,7 +147,7 @@ def packed(compressor: Compressor, h: Tensor) -> Tensor:
         ConfigurationError: if it is not what was announced for this width.
     """
     tensors = compressor.encode(h)
-    parts = _parts(compressor, h.shape[1])
+    parts = compressor.parts(h.shape[1])
     forms = [(t.dtype, tuple(t.shape[1:])) for t in tensors]
     if forms != [(part.dtype, part.shape) for part in parts] or any(len(t) != len(h) for t in tensors):
         raise ConfigurationError(
@@ -155,7 +162,7 @@ def unpacked(compressor: Compressor, piece: Tensor, width: int, which: str) -> T
     Raises:
         MalformedMessage: for other than packed numbers of this width, naming the message, ``which``.
     """
-    parts = _parts(compressor, width)
+    parts = compressor.parts(width)
     size = sum(part.size for part in parts)
     if piece.dtype != torch.uint8 or piece.dim() != 2 or piece.shape[1] != size:
         raise MalformedMessage(

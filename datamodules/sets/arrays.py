@@ -93,8 +93,10 @@ class Arrays(VerticalDataModule):
         if len(set(records.values())) > 1:
             told = ", ".join(f"{name} {count}" for name, count in records.items())
             raise ConfigurationError(f"all arrays must have a row for each record; got {told}")
+        if len(np.unique(self._ids)) < len(self._ids):
+            raise ConfigurationError("ids are not unique; give each record an id of its own")
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         widths = {name: prod(array.shape[1:]) for name, array in self._arrays.items()}
         columns = tuple(f"{name}.{i}" for name, width in widths.items() for i in range(width))

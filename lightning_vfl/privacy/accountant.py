@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import inf, log, nextafter, sqrt
+from math import inf, log, log1p, nextafter, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -379,9 +379,10 @@ def _gaussian(joint: float, delta: float) -> float:
 def _offsets(delta: float) -> "tuple[Floats, Floats]":
     """The terms that the conversion adds to ε(α), as in ``rdp_epsilon``, (orders,), and bounds on rounding errors."""
     orders = np.array(ORDERS[:-1])
-    share = np.log1p(-1 / orders)
+    # by math: the last bits of numpy's logarithms depend on the processor
+    share = np.array([log1p(-1 / order) for order in ORDERS[:-1]])
     chance = -log(delta) / (orders - 1) if delta else np.full(len(orders), _LARGE)
-    loss = np.log(orders) / (orders - 1)
+    loss = np.array([log(order) for order in ORDERS[:-1]]) / (orders - 1)
     slack = _ROUNDED * (-share + chance + loss)
     return np.append(share + chance - loss, 0.0), np.append(slack, 0.0)  # order ∞ needs no conversion
 

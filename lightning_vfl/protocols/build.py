@@ -312,7 +312,7 @@ def refuse_uncounted(aggregator: Aggregator, widths: tuple[int, ...], roll: Roll
     values = []
     for embeddings in (h, mixed):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # and not those of GPUs, which would not be put back
             values.append(aggregator.plain(embeddings, roll, held))
     if not torch.equal(*values):
         what = "rows that a party does not hold; heed present" if partly_held else "absent parties; use roll.counted"

@@ -436,7 +436,7 @@ class VFLModule(BuiltModule):
             policy: for missing embeddings; None: that of training.
         """
         self.used |= {"waiting", "missing"}
-        return plan_round(
+        plan = plan_round(
             costs,
             self.waiting,
             policy or self.missing,
@@ -448,6 +448,11 @@ class VFLModule(BuiltModule):
             takes_part,
             self.roster,
         )
+        active = self.roster.active
+        if self.halved and active is not None and bool(held[active]) and not bool(plan.learners[active]):
+            nobody = torch.zeros_like(held)  # whoever has the labels is not there: there is no loss and no prediction
+            plan = replace(plan, learners=nobody, answered=nobody, skipped=True)
+        return plan
 
     def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
         """The embeddings or features that the parties contribute; in the clear, only included parties compute."""

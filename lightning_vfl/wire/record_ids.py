@@ -82,7 +82,8 @@ def as_ids(ids: "Sequence[object] | NDArray[np.generic]") -> "NDArray[np.generic
 def known_ids(ids: "NDArray[np.generic]", own: "NDArray[np.generic]") -> "NDArray[np.generic]":
     """The ids of a list that are among one's own, and a stand-in for every other id.
 
-    A stand-in is of the same kind, and is in neither list, so that it tells nothing but its place.
+    A stand-in is of the same kind, and is in neither list, so that it tells nothing but its place. Not
+    guaranteed: that a place tells no id; between the numbers 5 and 7 there is only 6.
 
     Args:
         ids: (n,) different ids.

@@ -1,5 +1,6 @@
 """A top in halves computes what one top does; labels stay with the active party, and the cut is counted."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from lightning_vfl.export.trained import Trained
 from lightning_vfl.networks import MLP, Linear
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.simulation import VirtualClock
+from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.types import RoundNames, Stage
 from tests.exported import built
 from tests.subjects import Blobs, same, trainer
@@ -92,6 +94,19 @@ def test_the_time_of_a_round_has_a_closed_form(slow, tmp_path):
     assert costs.crossing(torch.tensor([1.0, slow])) == pytest.approx(expected, rel=1e-12)
     server = work_of(module.top.server, (WIDTH,), input_gradient=True)
     assert costs.server == pytest.approx(sum(server) * rows / 1e7, rel=1e-12)
+
+
+@pytest.mark.parametrize(("lost", "given_up"), [(0, False), (1, True)])
+def test_a_round_without_the_active_party_is_given_up(lost, given_up):
+    """It alone has the labels, so without it there is no loss; any other party may be missing."""
+    module, _ = built(Mean(), top=HALVES, width=WIDTH, active=1)
+    nothing = RoundOutcome.nothing(module.roster)
+    receives = torch.arange(module.roster.parties) != lost
+    held = torch.ones(module.roster.parties, dtype=torch.bool)
+    costs = module.costs.of_round(10)
+    plan = module.plan(costs, held, nothing, replace(nothing, receives=receives), lambda called, arrived: arrived)
+    assert plan.skipped == given_up
+    assert plan.learners.tolist() == ([False] * len(held) if given_up else receives.tolist())
 
 
 def test_protected_evaluation_counts_the_way_to_the_active_party(tmp_path):

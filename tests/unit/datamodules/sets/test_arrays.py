@@ -90,6 +90,7 @@ def test_real_labels_and_one_partitioner_for_two_views(tmp_path):
         ({"labels": np.linspace(0, 1, RECORDS)}, "use task='regression'"),
         ({"labels": None}, "training needs labels"),
         ({"new_records": True}, "training needs labels and old records"),
+        ({"ids": [1] * RECORDS}, "ids are not unique"),
         ({"task": "ranking"}, "task 'ranking' is unknown"),
     ],
 )
