@@ -17,8 +17,8 @@ from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.told_plans import mask_of
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.protocols.checks import labels_of
-from lightning_vfl.protocols.faulty_evaluation import Attendance as TookPart
 from lightning_vfl.protocols.place import Place, nothing
+from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch
 from lightning_vfl.wire import Message

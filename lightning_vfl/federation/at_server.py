@@ -16,9 +16,9 @@ from lightning_vfl.federation.told_plans import told_plan
 from lightning_vfl.federation.turns import at_of, clear_leg, turns_of
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.protocols.accounts.charging import charge_evaluation
-from lightning_vfl.protocols.faulty_evaluation import Attendance as TookPart
 from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import stage_of
+from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.rounds.ends import finish, server_end
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows

@@ -10,8 +10,8 @@ from torch import nn
 from lightning_vfl.privacy.known_records import KnownRecords
 from lightning_vfl.privacy.ledger import PrivacyLedger
 from lightning_vfl.protocols.accounts.charging import joint_ids, names_of
-from lightning_vfl.protocols.evaluation import SPLITS
 from lightning_vfl.protocols.preparation import stage_of
+from lightning_vfl.protocols.scores import SPLITS
 from lightning_vfl.protocols.subtraction import SummedSets
 from lightning_vfl.types import Stage, VerticalBatch
 

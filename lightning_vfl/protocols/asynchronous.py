@@ -24,8 +24,8 @@ from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.checks import needed_event
 from lightning_vfl.protocols.columns_told import Noise
 from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
-from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundCosts
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed

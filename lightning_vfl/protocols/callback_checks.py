@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -23,9 +23,7 @@ from torch import Tensor, nn
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import Binary
 from lightning_vfl.protocols.checks import refuse_accumulation
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.training import TrainedModule
+from lightning_vfl.protocols.model import SplitModel
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
@@ -34,7 +32,7 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
     return callbacks
 
 
-def refuse_callbacks(module: "TrainedModule") -> None:
+def refuse_callbacks(module: SplitModel) -> None:
     """Refuse callbacks that cannot train this protocol; its networks are built, and no round has run.
 
     Raises:
@@ -69,7 +67,7 @@ def refuse_callbacks(module: "TrainedModule") -> None:
     refuse_searches(module)
 
 
-def check_validation(module: "TrainedModule") -> None:
+def check_validation(module: SplitModel) -> None:
     """Refuse callbacks that choose by a score of validation which the data do not define.
 
     Raises:
@@ -106,7 +104,7 @@ def check_validation(module: "TrainedModule") -> None:
             )
 
 
-def _check_last_batch(module: "TrainedModule", records: int) -> None:
+def _check_last_batch(module: SplitModel, records: int) -> None:
     """Refuse a last batch of one record, from which batch norm of features (B, width) has no variance."""
     data = module.datamodule
     size, alone = data.batch_size, module.trainer.world_size == 1
@@ -120,7 +118,7 @@ def _check_last_batch(module: "TrainedModule", records: int) -> None:
         )
 
 
-def refuse_searches(module: "TrainedModule") -> None:
+def refuse_searches(module: SplitModel) -> None:
     """Refuse searches of a learning rate or a batch size for aggregators that must be set up or must account.
 
     Raises:

@@ -8,15 +8,11 @@ bottoms then tell the columns up to rotation, if at least as many numbers are re
 from collections.abc import Sequence
 from enum import StrEnum
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 
 from lightning_vfl.networks.depth import linear_columns
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.training import TrainedModule
 
 MANY = 1000  # epochs of a fit without a limit
 
@@ -148,15 +144,3 @@ def _told(read: Read, columns: Sequence[Columns], uploads: int, noise: Noise) ->
     if noise == Noise.UNCHARGED:
         blurs.append(str(noise))
     return Told(read, count, uploads, tuple(blurs))
-
-
-def say_columns(module: "TrainedModule") -> None:
-    """Log the line before a fit whose uploads are hidden, and in every process of a federation."""
-    traits = module.wire.traits
-    if module.place is None and (traits.visible or traits.equivalent):
-        return
-    epochs = module.trainer.max_epochs
-    told = module.columns_told(epochs if epochs is not None and epochs > 0 else MANY)
-    line = None if told is None else told.line(module.joiner)
-    if line is not None:
-        rank_zero_info(line)

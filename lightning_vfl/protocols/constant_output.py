@@ -1,16 +1,13 @@
 """Tell of a model that predicts the same for every record, so that its scores are those of chance."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.objectives import MultiClass, Objective, Regression
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.evaluation import EvaluatedModule
 
 FEWEST = 50  # predictions; fewer may be alike by chance
 _ALIKE = 1e-3  # of probabilities of two classes, or of values in units of the labels' deviation
@@ -72,22 +69,26 @@ class Spread:
         return f"decide for class '{classes[min(self.classes)]}', so the scores are those of chance{score}"
 
 
-def warn_of_chance(module: "EvaluatedModule", spread: Spread, split: str) -> None:
+def warn_of_chance(
+    spread: Spread, split: str, trainer: Trainer, objective: Objective, classes: int | None, noise: bool
+) -> None:
     """Warn if the predictions of a split tell no record apart from another.
 
     Args:
-        module: the model.
-        spread: of its predictions.
+        spread: of the predictions.
         split: ``val``, ``test`` or ``predict``.
+        trainer: which has the names of classes and the AUROC of the split.
+        objective: of the training.
+        classes: how many there are; None: labels are numbers.
+        noise: whether the training adds noise for its privacy.
     """
-    numbered = range(module.hparams["num_classes"] or 0)
-    classes = tuple(getattr(getattr(module.trainer, "datamodule", None), "class_names", ())) or tuple(numbered)
-    auroc = module.trainer.callback_metrics.get(f"{split}/auroc")
-    told = spread.doubt(module.objective, classes, None if auroc is None or auroc.isnan() else float(auroc))
+    names = tuple(getattr(getattr(trainer, "datamodule", None), "class_names", ())) or tuple(range(classes or 0))
+    auroc = trainer.callback_metrics.get(f"{split}/auroc")
+    told = spread.doubt(objective, names, None if auroc is None or auroc.isnan() else float(auroc))
     if not told:
         return
     remedy = "train longer, or with another learning rate, and look at the features"
-    if module.aggregator.accounting is not None:
+    if noise:
         remedy = (
             "the noise may be larger than what is learnt: at the same epsilon a smaller width, larger batches or fewer "
             "epochs leave more of it, which lightning-vfl privacy --solve beta --try compares"

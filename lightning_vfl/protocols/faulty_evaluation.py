@@ -1,8 +1,8 @@
 """Rounds of validation, test and prediction that meet the faults, the waiting rule and the policy of training."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,44 +10,30 @@ from torch import Tensor
 from lightning_vfl.missing import MissingPolicy, Zeros
 from lightning_vfl.networks.flops import Work
 from lightning_vfl.protocols.accounts.charging import charge_evaluation
+from lightning_vfl.protocols.message_rounds import MessageRounds
+from lightning_vfl.protocols.scores import Attendance
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
-from lightning_vfl.simulation.faults import Faults
+from lightning_vfl.simulation.faults import FaultModel, Faults
 from lightning_vfl.streams import seed_of
 from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, joint_rows
 
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.split import SplitVFL
 
-
-@dataclass(frozen=True)
-class Attendance:
-    """Who took part in a round of evaluation with faults.
-
-    Args:
-        parties: (B, M) bool, the parties whose new embeddings are in the prediction of each record.
-        answered: (B,) bool, the records that have a prediction.
-    """
-
-    parties: Tensor
-    answered: Tensor
-
-
-def faults_of(module: "SplitVFL", stage: Stage) -> Faults:
+def faults_of(module: MessageRounds, stage: Stage, subsets: Collection[FaultModel]) -> Faults:
     """The faults of a stage: the models of training with streams of their own, without the subsets of training."""
     faults = Faults(seed_of(module.seed, "faults in evaluation", stage))
     for model in module.faults.models:
-        if not any(model is own for own in module.subsets.absences):
+        if not any(model is own for own in subsets):
             faults.add(model)
     return faults
 
 
-def policy_of(module: "SplitVFL") -> MissingPolicy:
+def policy_of(module: MessageRounds) -> MissingPolicy:
     """The policy in evaluation: records of an evaluation have no earlier embedding, so ``Stale`` puts zeros."""
     return Zeros() if module.missing.memory is not None else module.missing
 
 
 def plan_evaluation(
-    module: "SplitVFL", costs: RoundCosts, batch: VerticalBatch, names: RoundNames, faults: Faults
+    module: MessageRounds, costs: RoundCosts, batch: VerticalBatch, names: RoundNames, faults: Faults
 ) -> RoundPlan:
     """The plan of an evaluation round: the forward half of a training round, at requests 2·round and 2·round + 1."""
     held = torch.ones(module.roster.parties, dtype=torch.bool)
@@ -63,7 +49,7 @@ def plan_evaluation(
     )
 
 
-def forward_costs(module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> RoundCosts:
+def forward_costs(module: MessageRounds, batch: VerticalBatch, names: RoundNames) -> RoundCosts:
     """Traffic and seconds of the forward half of a round; legs have the kinds of their stage."""
     bottoms, top = module.costs.work()
     forward = [Work(work.forward, 0.0) for work in bottoms]
@@ -74,7 +60,7 @@ def forward_costs(module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -
 
 
 def faulty_output(
-    module: "SplitVFL", batch: VerticalBatch, names: RoundNames, faults: Faults
+    module: MessageRounds, batch: VerticalBatch, names: RoundNames, faults: Faults
 ) -> tuple[Tensor, Attendance]:
     """The top's output (B, outputs) of a round with faults, and who took part; its bytes and seconds are counted.
 

@@ -6,7 +6,6 @@ An own protocol may leave out any of this without an error of Python's, and then
 from collections.abc import Iterable
 from hashlib import sha256
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -15,15 +14,13 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.step import Step
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.training import TrainedModule
 
 FEW = 5  # steps of an optimiser, after which everybody who was to learn must have learnt
 
 
-def refuse_unasked_faults(module: "TrainedModule") -> None:
+def refuse_unasked_faults(module: SplitModel) -> None:
     """Refuse fault models whose outcome the first round has not asked for.
 
     Raises:
@@ -38,7 +35,7 @@ def refuse_unasked_faults(module: "TrainedModule") -> None:
         )
 
 
-def refuse_unused_parts(module: "TrainedModule") -> None:
+def refuse_unused_parts(module: SplitModel) -> None:
     """Refuse parts that were given and that the first round with a loss has not used.
 
     Raises:
@@ -62,7 +59,7 @@ class Movement:
     by nothing: the gradient is zero or not finite, or the learning rate is zero or as small as rounding.
     """
 
-    def __init__(self, module: "TrainedModule") -> None:
+    def __init__(self, module: SplitModel) -> None:
         bank, bottoms = module.bottoms, {id(p) for p in module.bottoms.parameters()}
         first = {m: group[0] for group in bank.shared for m in group}  # the optimiser has its copy alone
         self._parties = [_trained(bank.parties[first.get(m, m)].parameters()) for m in range(len(bank))]
@@ -84,7 +81,7 @@ class Movement:
         """Whether there were so many updates, in rounds with a loss and in steps of every optimiser."""
         return min(self.rounds, self.steps) >= updates
 
-    def note(self, module: "TrainedModule", step: Step) -> None:
+    def note(self, module: SplitModel, step: Step) -> None:
         """Note who is to learn from a step with a loss."""
         self.rounds += 1
         senders = self.pass_by(module)
@@ -96,7 +93,7 @@ class Movement:
                 self._learners.add(party)
         self._server = self._server or id(module.top) not in withheld
 
-    def pass_by(self, module: "TrainedModule") -> Tensor:
+    def pass_by(self, module: SplitModel) -> Tensor:
         """(M,) bool, the parties that have sent something since the round before, also if that had no loss."""
         sent = module.books.meter.total("up").clone()
         senders, self._sent = sent > self._sent, sent
@@ -124,7 +121,7 @@ class Movement:
         return parameter._version != version or _state(parameter)[1] != total
 
 
-def check_movement(module: "TrainedModule", movement: Movement) -> None:
+def check_movement(module: SplitModel, movement: Movement) -> None:
     """Say whose weights have not changed in the first rounds.
 
     Raises:
@@ -153,7 +150,7 @@ def check_movement(module: "TrainedModule", movement: Movement) -> None:
     )
 
 
-def warn_uncounted(module: "TrainedModule", rounds: int) -> None:
+def warn_uncounted(module: SplitModel, rounds: int) -> None:
     """Warn of a protocol of which neither bytes nor seconds are counted; one that sends nothing counts its seconds."""
     meter = module.books.meter
     if module.clock.seconds or meter.total("up").any() or meter.total("down").any():
@@ -165,7 +162,7 @@ def warn_uncounted(module: "TrainedModule", rounds: int) -> None:
     )
 
 
-def refuse_diverged(module: "TrainedModule") -> None:
+def refuse_diverged(module: SplitModel) -> None:
     """Refuse to go on if the processes of a training do not have the same weights.
 
     Raises:

@@ -1,16 +1,14 @@
 """Local updates of parties in a training: each has the one optimiser for itself while it learns."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_vfl.local_updates import LocalUpdate
+from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.streams import seed_torch
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.module import VFLModule
 
 
 class OneParty:
@@ -22,7 +20,7 @@ class OneParty:
         parameters: of the party.
     """
 
-    def __init__(self, module: "VFLModule", optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+    def __init__(self, module: SplitModel, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
         self._module = module
         self._optimizer = optimizer
         self._parameters = parameters
@@ -48,7 +46,7 @@ class OneParty:
 
 
 def learn_locally(
-    module: "VFLModule",
+    module: SplitModel,
     update: LocalUpdate,
     features: tuple[Tensor, ...],
     gradients: Mapping[int, Tensor],

@@ -1,23 +1,21 @@
 """Logging of a training: losses of steps and epochs, and the progress beside them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.protocols.books import EpochLoss
+from lightning_vfl.protocols.columns_told import MANY
 from lightning_vfl.protocols.finite import refuse_nan_loss
+from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.types import VerticalBatch
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.evaluation import EvaluatedModule
-    from lightning_vfl.protocols.training import TrainedModule
 
 
 def log_step(
-    module: "TrainedModule",
+    module: SplitModel,
     loss: Tensor | None,
     notes: Mapping[str, float | Tensor],
     batch: VerticalBatch,
@@ -79,7 +77,7 @@ def show_loss(trainer: Trainer, loss: EpochLoss, batch_idx: int) -> None:
         trainer.progress_bar_metrics["train/loss"] = loss.mean().item()
 
 
-def log_standing(module: "EvaluatedModule") -> None:
+def log_standing(module: SplitModel) -> None:
     """Log the progress beside an epoch's values: a logger can then plot them against time, bytes and passes."""
     joint = module.trainer.world_size > 1
     module.log_dict(_exact(module), on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
@@ -90,6 +88,18 @@ def is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _exact(module: "EvaluatedModule") -> dict[str, Tensor]:
+def _exact(module: SplitModel) -> dict[str, Tensor]:
     """The progress as float64 tensors: Lightning would convert numbers to float32."""
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in module.standing().items()}
+
+
+def say_columns(module: SplitModel) -> None:
+    """Log the line before a fit whose uploads are hidden, and in every process of a federation."""
+    traits = module.wire.traits
+    if module.place is None and (traits.visible or traits.equivalent):
+        return
+    epochs = module.trainer.max_epochs
+    told = module.columns_told(epochs if epochs is not None and epochs > 0 else MANY)
+    line = None if told is None else told.line(module.joiner)
+    if line is not None:
+        rank_zero_info(line)

@@ -1,223 +1,327 @@
-"""VFLModule: the base class of protocols, with the round of messages that any protocol may run."""
+"""VFLModule: the base class of protocols, with the steps and hooks that Lightning calls."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar
+from inspect import isfunction
+from math import inf, nan
+from pathlib import Path
+from typing import Any, final
 
 import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.clear import ClearParty, InTheClear, PlainServer
-from lightning_vfl.compressors import Compressor, Sender
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
-from lightning_vfl.local_updates import LocalUpdate
-from lightning_vfl.missing import Exclude, MissingPolicy
-from lightning_vfl.networks._linear import Linear
-from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.networks.batched import has_rule
-from lightning_vfl.networks.halved_top import HalvedTop
-from lightning_vfl.networks.memory import Kept, Memories, Memory
-from lightning_vfl.networks.mlp import MLP
-from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.protocols.accounts.charging import (
-    charge_evaluation,
-    charge_round,
-    joint_ids,
-    one_loader,
-    open_evaluation,
+from lightning_vfl.protocols.accounts.charging import one_loader, open_evaluation, open_privacy
+from lightning_vfl.protocols.books import EpochLoss
+from lightning_vfl.protocols.build import SHAPES, take_untaken
+from lightning_vfl.protocols.callback_checks import (
+    callbacks_of,
+    check_validation,
+    refuse_callbacks,
+    refuse_searches,
+    repeat_last_loss,
 )
-from lightning_vfl.protocols.base import BuiltModule
-from lightning_vfl.protocols.build import BottomFactory, Halves, TopFactory, refuse_overlap
-from lightning_vfl.protocols.checks import refuse_scaler, refuse_several_processes
+from lightning_vfl.protocols.checkpoint_files import use_whole_checkpoints
+from lightning_vfl.protocols.checks import (
+    labels_of,
+    needed_data,
+    note_large_labels,
+    note_other_seed,
+    note_rounded_features,
+    one_optimizer,
+    refuse_accumulation,
+    refuse_bare_batches,
+    refuse_other_batches,
+    refuse_other_data,
+    refuse_other_loss,
+    refuse_other_parts,
+    refuse_other_records,
+    refuse_other_shapes,
+    refuse_reloading,
+    refuse_scaler,
+    refuse_several_loaders,
+    refuse_several_processes,
+    refuse_several_steps,
+    refuse_trainer,
+    refuse_unused_optimizer,
+    repeat_batches,
+    training_labels,
+    warn_unused_hooks,
+    warn_unused_rate,
+)
+from lightning_vfl.protocols.constant_output import Spread, warn_of_chance
+from lightning_vfl.protocols.early_build import not_built, with_networks
+from lightning_vfl.protocols.finite import refuse_nan_output
+from lightning_vfl.protocols.first_rounds import (
+    FEW,
+    Movement,
+    check_movement,
+    refuse_diverged,
+    refuse_unasked_faults,
+    refuse_unused_parts,
+    warn_uncounted,
+)
 from lightning_vfl.protocols.groups.exposed import exposure_of
 from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
-from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.labels import listen_at_cut, tell_of_labels
-from lightning_vfl.protocols.loading import BOOKS
-from lightning_vfl.protocols.local_learning import learn_locally
-from lightning_vfl.protocols.preparation import stage_of
-from lightning_vfl.protocols.step import GivenUp, Outcome
-from lightning_vfl.protocols.subtraction import SummedSets, in_words
-from lightning_vfl.rounds.exchange import Exchange, Sides, contribute, contribute_some
-from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
-from lightning_vfl.simulation.faults import RoundOutcome
-from lightning_vfl.streams import seed_torch
-from lightning_vfl.support import Part, Unsupported, refuse_other_table, refuse_unsupported, unsupported_by
-from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
-from lightning_vfl.waiting import WaitForAll, WaitingRule
-from lightning_vfl.wire import Contribution, Embeddings, Gate, PartyView, ServerView
+from lightning_vfl.protocols.loading import BOOKS, FITTED, hand_out_again, position_in
+from lightning_vfl.protocols.logs import log_standing, log_step, say_columns
+from lightning_vfl.protocols.message_rounds import MessageRounds
+from lightning_vfl.protocols.party_summary import with_party_rows
+from lightning_vfl.protocols.scores import SPLITS, Attendance, Predictions, Scores
+from lightning_vfl.protocols.step import GivenUp, Step
+from lightning_vfl.support import Part, refuse_other_table, unsupported_by
+from lightning_vfl.trained.fitted import Fitted
+from lightning_vfl.types import RoundNames, Stage, VerticalBatch
+
+SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 
 
-class VFLModule(BuiltModule):
+class VFLModule(MessageRounds):
     """A vertical federated learning protocol: M bottoms, an aggregator and a top; the traffic is counted exactly.
 
     A protocol of your own implements ``step``. ``round`` runs the messages of a training round in it: under the waiting
     rule, the policy and the faults, through the aggregator's wire, with bytes, virtual seconds and privacy charged.
     ``output`` predicts, by default through the aggregator and ``head``. ``docs/extending.md`` has two protocols.
 
-    Args:
-        aggregator: joins the embeddings of the parties into one tensor.
-        waiting: when the server (or the party that joins the embeddings) stops waiting; None: ``WaitForAll()``.
-        missing: the policy for missing embeddings; None: ``Exclude()``.
-        allow_embeddings_by_subtraction: where uploads are hidden, accept that parties are in some sums of a record and
-            not in others, so that the server can subtract two sums and has the embedding of the party between them; the
-            summary says of how many records.
-        allow_invertible_updates: train groups even if the server could compute their records.
-        local_update: how a party learns from the gradient of its embeddings, for example by several local steps;
-            None: by one step.
-        compressor: of the embeddings that parties send in training, for example ``TopK(share=0.25)``; the gradient
-            ignores what is lost. None: they are sent in float32.
-        gradient_compressor: of the gradients that the server sends back; None: they are sent in float32.
-        settings: settings of ``BuiltModule``.
+    Its settings are those of ``SplitModel``.
 
-    A protocol names the parts that it does not support in ``unsupported``, each with what to use instead. The table
-    of a class extends those of its bases, and None takes a part back in.
+    Faults are added to ``faults``, usually by a callback; the protocol reads the outcome of every request from it.
+
+    Guarantee: a party that takes no part in a round has bit-identical parameters and optimiser state afterwards. A run
+        resumed from a checkpoint has the same bits as the uninterrupted run. Gradients are clipped separately for each
+        party and for the server, because no party sees the gradient norm of another party.
+    Not guaranteed: gradient accumulation and strategies other than one device and DDP; both are refused.
 
     Raises:
         ConfigurationError: before training, if the waiting rule and the policy cannot be combined, or do not suit the
             faults or the aggregator; if hidden sums of a record may be over different parties; for groups whose records
-            the server could compute; for a part that the protocol does not support.
+            the server could compute.
     """
 
-    unsupported: ClassVar[Unsupported] = {
-        Part.DOWNLINK: "use SplitVFL",
-        Part.SUBSETS: "use SplitVFL",
-        Part.FEDERATION: "federated protocols: SplitVFL, AsyncVFL",
-    }
-    _possible: tuple[PrivacyEvent, ...] | None = None
-
-    def __init__(
-        self,
-        aggregator: Aggregator,
-        bottom: BottomFactory = MLP,
-        top: Halves | TopFactory = Linear,
-        width: int = 64,
-        waiting: WaitingRule | None = None,
-        missing: MissingPolicy | None = None,
-        allow_embeddings_by_subtraction: bool = False,
-        allow_invertible_updates: bool = False,
-        local_update: LocalUpdate | None = None,
-        compressor: Compressor | None = None,
-        gradient_compressor: Compressor | None = None,
-        **settings: Any,
-    ) -> None:
-        super().__init__(aggregator, bottom, top, width, **settings)
-        self.allow_embeddings_by_subtraction = allow_embeddings_by_subtraction
-        self.allow_invertible_updates = allow_invertible_updates
-        self.summed = SummedSets()
-        if waiting is not None:
-            refuse_other_kind("waiting", waiting, WaitingRule, "WaitForAll()")
-        if missing is not None:
-            refuse_other_kind("missing", missing, MissingPolicy, "Exclude()")
-        if local_update is not None:
-            refuse_other_kind("local_update", local_update, LocalUpdate, "LocalSteps(2)")
-        for name, given_compressor in {"compressor": compressor, "gradient_compressor": gradient_compressor}.items():
-            if given_compressor is not None:
-                refuse_other_kind(name, given_compressor, Compressor, "TopK(share=0.25)")
-        given = {
-            Part.WAITING: waiting is not None,
-            Part.MISSING: missing is not None,
-            Part.HIDDEN: aggregator.wire is not None or aggregator.accounting is not None,
-            Part.PROTECTED_EVALUATION: self.protected_evaluation,
-            Part.HALVES: self.halved,
-            Part.LOCAL_UPDATE: local_update is not None,
-            Part.COMPRESSOR: compressor is not None or gradient_compressor is not None,
-        }
-        self._refuse_unsupported(given)
-        self.waiting = waiting or WaitForAll()
-        self.missing = missing or Exclude()
-        self.local_update = local_update
-        self.compressor = compressor
-        self.gradient_compressor = gradient_compressor
-        self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
+    position: Mapping[str, Any] = {}
+    """Where the training loader of a checkpoint stood; the datamodule takes it when the fit is resumed."""
+    end_before_round: bool = False  # a callback sets it when a round would cost too much
+    predictor: Callable[[VerticalBatch], Predictions] | None = None  # takes the place of the rounds of predictions
+    attendance: Attendance | None = None  # of the last evaluation round; None: nobody who was asked was absent
+    _compared: bool = False  # whether several processes have compared their weights in this fit
+    _movement: Movement | None = None  # until the first rounds of a fit are over
+    _within_round: bool = False  # a round has begun, and its optimiser step is not over
+    _pending: Step | None = None  # the rest of the current step, without its loss and with it the graph
+    _predicted: Spread = Spread()  # of the last prediction; a new one when one begins
+    _remembered: int | None = None  # the number of records that the memory has room for
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         refuse_other_table(cls)
-
-    def _refuse_unsupported(self, given: Mapping[Part, bool]) -> None:
-        refuse_unsupported(type(self), [part for part, is_given in given.items() if is_given])
-
-    def build(self) -> None:
-        super().build()
-        self._refuse_unsupported({Part.GROUPS: bool(self.roster.shared)})
-        self._top_may_draw = not has_rule(self.top)
-        if self.local_update is not None:
-            self._check_local_update(self.local_update)
-            self.costs.local_update = self.local_update
-        if self.compresses:
-            self._check_compressors()
-            self.wire = InTheClear(self.aggregator, self.compressor, self.gradient_compressor)
-            self.sides = Sides.of(self.wire)
-            self.costs.wire = self.wire
-            self.costs.legs(1)
-            self.wire.downlink(1, self.embedding_widths, self.roster)  # refuses widths that cannot be sent
-
-    @property
-    def compresses(self) -> bool:
-        """Whether embeddings or gradients are compressed."""
-        return self.compressor is not None or self.gradient_compressor is not None
-
-    def _check_compressors(self) -> None:
-        """Refuse compressors where parties do not send embeddings in the clear."""
-        if self.aggregator.wire is not None or self.aggregator.accounting is not None:
-            raise ConfigurationError(
-                f"{type(self.aggregator).__name__} sends messages of its own form, which no compressor changes; use "
-                "Concat, Sum, Mean or Max, or leave out compressor and gradient_compressor"
+        finished = [base for base in cls.__mro__[1:] if getattr(vars(base).get("step"), "__final__", False)]
+        if "step" in vars(cls) and finished:
+            raise TypeError(
+                f"{cls.__name__} overrides step of {finished[0].__name__}, whose downlink, policy and accounts are "
+                "applied there; derive from VFLModule and write step of your own"
             )
-        if self.protected_evaluation:
-            raise ConfigurationError("compressors work in training alone; use evaluate: plain")
-
-    def _check_local_update(self, update: LocalUpdate) -> None:
-        """Refuse a local update that has no gradient of embeddings, or whose bottoms are summed after the step."""
-        update.check(self.roster.parties)
-        who = f"local_update: {type(update).__name__} learns from gradients of embeddings"
-        if self.aggregator.form is not Embeddings:
-            raise ConfigurationError(
-                f"{who}, and {type(self.aggregator).__name__} sends those of weights; use Mean or MaskedSum"
+        if "configure_optimizers" in vars(cls):
+            cls.configure_optimizers = one_optimizer(cls.configure_optimizers)  # type: ignore[method-assign,assignment]
+        for name, value in vars(cls).items():
+            methods = [vars(base)[name] for base in cls.__mro__[1:] if isfunction(vars(base).get(name))]
+            if methods and isinstance(value, str | int | float | list | tuple | dict):
+                raise TypeError(
+                    f"{cls.__name__} sets {name} to {value!r}, but {name} is a method: write def {name}(self, ...), or "
+                    "use another name"
+                )
+        if "training_step" in vars(cls) and cls.__module__ != __name__:
+            raise TypeError(
+                f"{cls.__name__} overrides training_step, which calls step; implement step(batch, names) -> Step"
             )
-        if self.roster.shared:
-            raise ConfigurationError(f"{who}, and groups sum the updates of one step; leave out party_groups")
 
-    # ---- before training
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the rest of a step, its graph and its listener: a copy has no messages of a round."""
+        return {**super().__getstate__(), "_pending": None, "_movement": None, "tap": None}
 
-    def check_faults(self) -> None:
-        """Refuse a waiting rule and a policy that do not suit each other, the faults or the aggregator."""
-        needed = self.wire.needed(self.roster.parties)
-        slow = self.faults.stragglers(self.roster)
-        first, quiet = self.costs.legs(1)[0], self.wire.traits.loses_quietly
-        check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
-        self._refuse_missing()
-        late = first.gate == Gate.RULE and self.waiting.leaves_out  # a mere timeout is counted when it happens
-        if self.faults.announce or (quiet and (self.faults.silent or late)):
-            self._refuse_subtraction()
+    @abstractmethod
+    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
+        """One training round or event.
 
-    def _refuse_subtraction(self) -> None:
-        """Refuse hidden sums of one record over different parties."""
-        if not self.wire.traits.subtractable or self.allow_embeddings_by_subtraction or self.repeats_the_past:
+        Args:
+            batch: this process's part of the joint batch.
+            names: the names of the round's random streams; torch's global generator is seeded from them.
+        """
+
+    # ---- a training step
+
+    @final
+    def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
+        """Run, count and log one ``step``. A step without a loss changes no parameter."""
+        refuse_other_batches(batch)
+        if self._movement is not None and self._movement.is_over(FEW):
+            self._check_movement()
+        self._within_round = True
+        names = self.next_round(seed_global=self.seeds_networks)
+        try:
+            step = self.step(batch, names)
+        except GivenUp:
+            step = Step(None)
+        refuse_other_kind("what step returns", step, Step, "Step(loss)")
+        if self._movement is not None:
+            self._check_first(step)
+        if step.loss is None:
+            self.books.given_up += 1
+            self._pending = replace(step, withheld=(self,), learners=None, before_optimizer=None)
+        else:
+            refuse_other_loss(step.loss)
+            self._pending = step.rest()
+        log_step(self, step.loss if step.logged is None else step.logged, step.notes, batch, batch_idx)
+        return self._nothing() if step.loss is None else step.loss
+
+    def _check_first(self, step: Step) -> None:
+        """Refuse faults and parts that the first round has not used; note who is to learn in the first rounds."""
+        refuse_unasked_faults(self)
+        if self._movement is None:
             return
-        m = self.roster.parties
-        but_one = ~torch.eye(m, dtype=torch.bool)
-        if all(self.missing.plan(torch.ones(m, dtype=torch.bool), included) is None for included in but_one):
-            return  # a round without all parties is given up
-        raise ConfigurationError(
-            f"a party may be absent from some sums of {type(self.aggregator).__name__}, and the sums of a record with "
-            "and without a party differ by its embedding; use missing: Skip, MaskedSum with layout: segments, or "
-            "PoissonBinomial, or accept it with allow_embeddings_by_subtraction: true"
-        )
+        if step.loss is None:
+            self._movement.pass_by(self)
+            return
+        if self._movement.rounds == 0:
+            refuse_unused_parts(self)
+        self._movement.note(self, step)
+
+    def _check_movement(self) -> None:
+        """Check once whose weights have changed."""
+        movement, self._movement = self._movement, None
+        if movement is not None and movement.rounds:
+            check_movement(self, movement)
+            warn_uncounted(self, movement.rounds)
+
+    def _nothing(self) -> Tensor:
+        """A loss that is not known (nan), whose gradients are zero, for an optimiser step that changes no parameter."""
+        joint = self.trainer.world_size > 1  # DDP waits for the gradients of all parameters
+        parameters = list(self.parameters()) if joint else [next(self.parameters())]
+        return torch.stack([parameter.sum() for parameter in parameters]).sum() * 0.0 + nan
+
+    @toolkit_hook
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Delete the gradients of networks that do not learn: their parameters and optimiser state do not change."""
+        step = self._pending
+        if step is not None:
+            self._pending = Step(None, after_optimizer=step.after_optimizer)
+            self._withhold(step)
+            if step.before_optimizer is not None:
+                step.before_optimizer(optimizer)
+        if self._movement is not None and (step is None or self not in step.withheld):
+            self._movement.note_gradients(optimizer)
+
+    def _withhold(self, step: Step) -> None:
+        """Delete the gradients of networks that do not learn from a step."""
+        for network in step.withheld:
+            for parameter in network.parameters():
+                parameter.grad = None
+        if step.learners is None:
+            return
+        everyone = set(range(self.roster.parties))
+        if strangers := set(step.learners) - everyone:
+            raise ConfigurationError(
+                f"the learners of a Step must be parties from 0 to {self.roster.parties - 1}; got {min(strangers)}"
+            )
+        if idle := everyone.difference(step.learners):
+            self.bottoms.withhold(idle)
+
+    def _after_optimizer(self, *_: Any) -> None:
+        """Restore equal copies of shared bottoms; let the protocol use the parameters of after the step."""
+        if self._learns_locally:
+            return
+        step, self._pending = self._pending, None
+        if self.roster.shared:
+            self.bottoms.follow()
+        if step is not None and step.after_optimizer is not None:
+            step.after_optimizer()
+        self._within_round = False
 
     @property
-    def repeats_the_past(self) -> bool:
-        """Whether the rounds of this training have happened already, in a federation."""
-        return False
+    def learners(self) -> Collection[int] | None:
+        """Between the backward pass and the optimiser's step: the parties that learn from the step; None: all."""
+        step = self._pending
+        return () if step is None or self in step.withheld else step.learners
+
+    # ---- before a fit
+
+    @toolkit_hook
+    def configure_callbacks(self) -> list[Callback]:
+        """Give Lightning's default summary a row for each party; build networks in time for weight averages."""
+        callbacks = callbacks_of(self.trainer)
+        callbacks[:] = map(with_party_rows, with_networks(callbacks))
+        return []
+
+    @toolkit_hook
+    def configure_model(self) -> None:
+        """Build the networks once, for the shapes in hparams or in the trainer's datamodule.
+
+        Lightning calls this function with the trainer's device as torch's default device, and moves the networks
+        afterwards. They are built on the CPU, so that their initial weights do not depend on the device, and masks of
+        parties, counts and seconds stay on the CPU.
+        """
+        if not self._built:
+            self._build_once()
+        if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            refuse_callbacks(self)
+
+    @toolkit_hook
+    def setup(self, stage: str) -> None:
+        """Refuse unsuitable data and trainer settings before anything runs."""
+        self._pending, self._within_round = None, False
+        self.forget(*SET_UP)  # an interrupted run may have left shares and keys
+        if self.datamodule is not None and self.hparams["party_shapes"] is not None:
+            refuse_other_data(self.hparams, self.datamodule)
+        refuse_trainer(self.trainer, self._compiler_ctx is not None)
+        use_whole_checkpoints(self.trainer)
+        refuse_bare_batches(self.trainer, stage)
+        if stage == "fit":
+            refuse_accumulation(self.trainer)
+            repeat_batches(self.trainer)
+        refuse_searches(self)
 
     @toolkit_hook
     def on_fit_start(self) -> None:
-        """Refuse unsuitable settings, then allocate the memory between rounds."""
+        """Refuse unsuitable settings; set up the parties; allocate the memory between rounds."""
+        self._refuse_settings_of_fit()
+        self._possible = None
+        self._faultless.clear()
+        self.clock.speeds(self.roster.parties)
+        self.faults.check(self.roster)
+        self.faults.asked = False
+        if self.faults.models:
+            refuse_scaler(self.trainer, "a gradient scaler fails in a round that is given up, which has no gradients")
+        if self.scores_here:  # a party's process has no labels
+            if (who := self.objective.needs_labels) is not None:
+                self.objective.take_labels(training_labels(self.datamodule, who))
+            elif self.objective.may_use_labels and self.datamodule is not None:
+                self.objective.take_labels(training_labels(self.datamodule, "the objective"))
+            note_large_labels(self.objective, self.datamodule)
+        note_rounded_features(self.trainer, self.datamodule)
+        self.prepare(Stage.FIT, "train")
+        if self.scores_here:
+            check_validation(self)
+        open_privacy(self, self.datamodule)
+        say_columns(self)
+        if self.memory is None:
+            return
+        who = f"{type(self).__name__} stores embeddings by record and must know the records"
+        records = len(needed_data(self.datamodule, who).records("train"))
+        if self._remembered == records:  # a second fit continues with the memory of the first
+            self.memory.move(self.device)
+        else:
+            self.memory.prepare(records, self.embedding_widths, self.device)
+            self._remembered = records
+        if self._resumed:
+            self.memory.load(self._resumed)
+        self._resumed = {}
+
+    def _refuse_settings_of_fit(self) -> None:
         self._refuse_unsupported({Part.FAULTS: bool(self.faults.models), Part.PROCESSES: self.joint})
         if Part.WAITING not in unsupported_by(type(self)):
             self._check_calls()
@@ -230,394 +334,26 @@ class VFLModule(BuiltModule):
         refuse_several_processes(
             self.joint and self.compresses, "what compressors leave out is kept in one process; use devices: 1"
         )
-        self._possible = None
-        self._faultless.clear()
-        super().on_fit_start()
-
-    def _check_calls(self) -> None:
-        """Refuse a rule that calls too few parties; note who is never called."""
-        self.check_faults()
-        slow = self.faults.stragglers(self.roster)
-        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
-        called = self.waiting.calls(everybody, slow)
-        if not self.wire.takes_part(called, called, self.roster).any():
-            raise ConfigurationError(
-                f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, which are too few for "
-                f"{type(self.aggregator).__name__}; use WaitForAll, or fewer stragglers"
-            )
-        self.books.left_out = tuple((~called).nonzero().flatten().tolist())
-
-    def _refuse_missing(self) -> None:
-        """Refuse a policy that does not work with this aggregator or with several processes."""
-        policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
-        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
-        counted = self.missing.plan(everybody, ~everybody)
-        if self.missing.stand_in is None and counted is not None and counted.any():
-            raise ConfigurationError(
-                f"missing: {policy} counts missing parties and has no stand_in for their embeddings; give it a StandIn"
-            )
-        if self.missing.stand_in is not None and not self.wire.traits.visible:
-            raise ConfigurationError(
-                f"missing: {policy} replaces single embeddings, but {aggregator} hides these from the server; "
-                "use Exclude, PadAfterNorm or Skip"
-            )
-        if self.missing.memory is not None:
-            refuse_several_processes(
-                self.joint,
-                f"missing: {policy} stores in each process only the records of this process; "
-                "train in one process, or use Exclude, Zeros or Skip",
-            )
-
-    @property
-    def memory(self) -> Memory | None:
-        return self.with_residues(self.missing.memory)
-
-    def with_residues(self, memory: Memory | None) -> Memory | None:
-        """A memory, and the residues of the senders that are hosted here, if there are any."""
-        if not (self.compresses and self._built):
-            return memory
-        party, server = self.sides
-        kept: dict[str, Kept] = {}
-        if isinstance(party, ClearParty) and (self.place is None or self.place.seat.party is not None):
-            kept |= _residues("embeddings", party.sender)
-        if isinstance(server, PlainServer) and (self.place is None or self.place.seat.party is None):
-            kept |= _residues("gradients", server.sender)
-        if not kept:
-            return memory
-        return Memories(kept if memory is None else {"latest embeddings": memory, **kept})
-
-    def promised(self) -> dict[str, str]:
-        given = {"waiting": self.waiting, "missing": self.missing}
-        usual = {"waiting": WaitForAll, "missing": Exclude}
-        more = {
-            part: f"{part}: {type(value).__name__}" for part, value in given.items() if type(value) is not usual[part]
-        }
-        if self.local_update is not None:
-            more["local_update"] = f"local_update: {type(self.local_update).__name__}"
-        if self.compresses:
-            more["compressor"] = f"compressor: {type(self.compressor or self.gradient_compressor).__name__}"
-        return super().promised() | ({} if self.repeats_the_past else more)
-
-    # ---- a round
-
-    def round(self, batch: VerticalBatch, names: RoundNames) -> Outcome:
-        """Run the messages of one training round: what everybody sends is planned, counted, charged, and then sent.
-
-        The parties of ``outcome.learners`` learn from the loss of ``outcome.learn(loss)``; the groups among them send
-        the updates of their shared bottoms.
-
-        Raises:
-            GivenUp: for a round that the policy or a fault gives up. ``training_step`` catches it: nobody learns.
-        """
-        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
-        plan = self.enter_round(batch, names)
-        if self.tap is not None:
-            tell_of_labels(self, batch, names)
-            listen_at_cut(self, batch, names)
-        at_server = self.rows_at_server(batch, names, plan.roll)
-        output, exchange = self.run_round(batch, names, plan.roll, self.missing, at_server)
-        before: Callable[[Optimizer], None] | None = None
-        after = None
-        if learning := [group for group in self.roster.shared if plan.learners[list(group)].any()]:
-            before = partial(self._send_updates, learning, exchange)
-            after = None if self.tap is None else tell_of_bottoms(self, learning, exchange)
-        if self.local_update is not None:
-            gradients = self.gradients_of({m: exchange.contribution.leaves[m] for m in plan.learning})
-            before = self.local_learning(batch.features, gradients)
-        labelled, notes = self.with_targets(at_server), aggregator_notes(exchange)
-        return Outcome(output, exchange.aggregate.value, labelled, plan.learning, notes, before, after)
-
-    def enter_round(self, batch: VerticalBatch, names: RoundNames) -> RoundPlan:
-        """Plan a training round; count its bytes and seconds, and charge its records; ``round`` begins with it.
-
-        Returns:
-            Who is included (``roll.included_parties``) and who learns (``learning``), under the faults at requests
-            2·round and 2·round + 1.
-
-        Raises:
-            GivenUp: see ``round``.
-        """
-        rows = joint_rows(batch).total, self.coded_rows(batch)
-        plan = self.plan_round(batch, names.round, rows)
-        self.enter_plan(plan, batch, names, rows)
-        if plan.skipped:
-            raise GivenUp
-        return plan
-
-    def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
-        """The plan of training round ``number``, which makes the requests 2·number and 2·number + 1.
-
-        ``rows``: the numbers of records and of coded rows of the joint batch, if the caller has counted them.
-        """
-        rows = rows or (joint_rows(batch).total, self.coded_rows(batch))
-        held = self._held(batch)
-        alike = held is None and not self.faults.models
-        if alike and rows in self._faultless:
-            return self._faultless[rows]
-        plan = self.plan(
-            self.costs.of_round(*rows),
-            torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
-            self.faults.at(2 * number, self.roster),
-            self.faults.at(2 * number + 1, self.roster),
-            partial(self.wire.takes_part, roster=self.roster),
-        )
-        if alike:
-            self._faultless[rows] = plan
-        return plan
-
-    def enter_plan(
-        self, plan: RoundPlan, batch: VerticalBatch, names: RoundNames, rows: tuple[int, int], charged: bool = False
-    ) -> None:
-        """Count the traffic and the time of a training round, and charge its records.
-
-        ``rows``: the numbers of records and of coded rows of the joint batch. ``charged``: its records are charged.
-        """
-        if plan.reached:
-            self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
-        self.books.enter(plan, self.costs.of_round(*rows))
-        if self.privacy.accountant is not None and not charged:
-            charge_round(self, plan, batch)
-
-    def rows_at_server(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> VerticalBatch:
-        """The rows that the server computes from the batch's embeddings; default: the batch."""
-        return batch
-
-    def with_targets(self, batch: VerticalBatch) -> VerticalBatch:
-        """The batch with the labels that the loss sees; default: those of the records."""
-        return batch
-
-    def gradients_of(self, embeddings: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """The gradients of the parties' embeddings; empty until the backward pass."""
-        gradients: dict[int, Tensor] = {}
-        for party, h in embeddings.items():
-            if h.requires_grad:  # not of a frozen bottom
-                keep = partial(gradients.__setitem__, party)
-                h.register_hook(keep)  # type: ignore[no-untyped-call]  # torch's
-        return gradients
-
-    def local_learning(
-        self, features: tuple[Tensor, ...], gradients: Mapping[int, Tensor]
-    ) -> Callable[[Optimizer], None] | None:
-        """``before_optimizer`` of a step in which these parties learn by the local update; None: there is none."""
-        if self.local_update is None:
-            return None
-        self.used.add("local_update")
-        return partial(self._learn_locally, self.local_update, features, gradients)
-
-    def _learn_locally(
-        self, update: LocalUpdate, features: tuple[Tensor, ...], gradients: Mapping[int, Tensor], optimizer: Optimizer
-    ) -> None:
-        self._learns_locally = True
-        try:
-            learn_locally(self, update, features, gradients, optimizer)
-        finally:
-            self._learns_locally = False
-
-    def _send_updates(self, groups: list[Group], exchange: Exchange, optimizer: Optimizer) -> None:
-        send_updates(self, groups, optimizer, exchange)
-
-    def plan(
-        self,
-        costs: RoundCosts,
-        held: Tensor,
-        forward: RoundOutcome,
-        backward: RoundOutcome,
-        takes_part: Callable[[Tensor, Tensor], Tensor],
-        policy: MissingPolicy | None = None,
-    ) -> RoundPlan:
-        """The plan of a round under this protocol's waiting rule and policy.
-
-        Args:
-            costs: seconds and traffic of the faultless round.
-            held: (M,) bool, the parties that hold at least one row of the batch.
-            forward: the outcome of the request for embeddings.
-            backward: the outcome of the request that sends the gradient.
-            takes_part: which of the called and arrived parties the aggregator can include.
-            policy: for missing embeddings; None: that of training.
-        """
-        self.used |= {"waiting", "missing"}
-        plan = plan_round(
-            costs,
-            self.waiting,
-            policy or self.missing,
-            held,
-            forward,
-            backward,
-            self.faults.stragglers(self.roster),
-            self.wire.needed(self.roster.parties),
-            takes_part,
-            self.roster,
-        )
-        active = self.roster.active
-        if self.halved and active is not None and bool(held[active]) and not bool(plan.learners[active]):
-            nobody = torch.zeros_like(held)  # whoever has the labels is not there: there is no loss and no prediction
-            plan = replace(plan, learners=nobody, answered=nobody, skipped=True)
-        return plan
-
-    def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
-        """The embeddings or features that the parties contribute; in the clear, only included parties compute."""
-        clear = self.aggregator.wire is None
-        if clear and not (roll.complete or self.trains_jointly):
-            return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
-        return contribute(self.aggregator.form, bottoms, batch.features, None if clear else batch.present)
-
-    def run_round(
-        self,
-        batch: VerticalBatch,
-        names: RoundNames,
-        roll: Roll,
-        policy: MissingPolicy,
-        at_server: VerticalBatch | None = None,
-    ) -> tuple[Tensor, Exchange]:
-        """The top's output (B, outputs) after a round of messages, and the exchange.
-
-        ``at_server``: the rows that the server computes from the batch's embeddings, see ``Subsets``; None: the batch.
-        """
-        contribution = self.contribute(self.bottoms, batch, roll)
-        if at_server is not None and len(at_server.record_ids) > len(batch.record_ids):
-            copies = len(at_server.record_ids) // len(batch.record_ids)
-            contribution = Embeddings(tuple(h.repeat(copies, 1) for h in contribution.leaves))
-        value, exchange = self.exchange(at_server or batch, contribution, names, roll, policy)
-        if self.trains_jointly and not roll.complete:  # DDP needs a gradient of every parameter in every process
-            value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
-        guard = partial(self.guard, batch=batch, names=names)
-        if isinstance(self.top, HalvedTop):
-            self.top.guard = guard
-        else:
-            value = guard(value)
-        return self.head(value, exchange.aggregate.columns), exchange
-
-    def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        """The aggregate for the head, or the cut of a top in halves; a protocol may change the gradient through it."""
-        return value
-
-    def exchange(
-        self,
-        batch: VerticalBatch,
-        contribution: Contribution,
-        names: RoundNames,
-        roll: Roll,
-        policy: MissingPolicy,
-        roster: Roster | None = None,
-    ) -> tuple[Tensor, Exchange]:
-        """The aggregate (B, D_out) of a round, connected to the contribution's leaves, and the exchange.
-
-        ``roster``: names the party that joins the embeddings, if not the server does.
-        """
-        aggregator, rows, roster = self.aggregator, joint_rows(batch), roster or self.roster
-        if self.datamodule is None:  # otherwise ``prepare`` has checked all records
-            self.wire.refuse_partly_held(batch.present, roster)
-            refuse_overlap(roster, batch.present)
-        prepared, stage = self.preparation, stage_of(names.stage)
-        records, agreed = prepared.count(stage), prepared.agreed
-        everyone = tuple(range(roster.parties))
-        parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
-        joiner = None if roster is self.roster else roster.active
-        memory = prepared.opened(aggregator, stage, parties, self.listener(rows.ids, joiner))
-        if memory is not None:
-            parties = replace(parties, memory=memory)
-        seen = batch.present if self.wire.traits.visible else None
-        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
-        if aggregator.wire is None:  # a wire hands on what has come
-            self.refuse_uncounted(roll, seen)
-        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
-        value = exchange.run()
-        if stage == Stage.FIT:
-            self.used |= {"aggregator", "compressor"}
-            self.books.enter_part("aggregator")
-        self.enter_sum(names.stage, roll.included_parties, batch)
-        if self.wire.traits.corrects:
-            self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
-        return value, exchange
-
-    def enter_sum(self, stage: Stage, parties: Iterable[int], batch: VerticalBatch) -> None:
-        """Note over which parties the records of a batch have been summed, where that matters."""
-        if self.wire.traits.subtractable:
-            self.summed.enter(stage_of(stage), parties, joint_ids(batch))
-
-    def protection(self, uploads: int) -> str | None:
-        said = self.with_exposed(super().protection(uploads))
-        if not self.roster.shared:
-            return said
-        if self.allow_invertible_updates:
-            words = "the server may compute the records of groups from what it knows (allow_invertible_updates)"
-        else:
-            words = "model updates of groups have fewer numbers in all than their records; nothing more is claimed"
-        return words if said is None else f"{said}; {words}"
-
-    def with_exposed(self, said: str | None) -> str | None:
-        """A claim, and the embeddings that sums over different parties have given away."""
-        given_away = in_words(self.summed.exposed(self.roster))
-        return said if given_away is None else f"{said}; {given_away}"
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_save_checkpoint(checkpoint)
-        if self.wire.traits.subtractable:
-            whole = "optimizer_states" in checkpoint  # the sums themselves are only in checkpoints for resuming
-            checkpoint[BOOKS]["summed"] = self.summed.state() if whole else self.summed.named()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        super().on_load_checkpoint(checkpoint)
-        self.summed.load(checkpoint.get(BOOKS, {}).get("summed", {}))
-
-    def _corrected(self, parties: Sequence[int]) -> Sequence[int]:
-        """The parties whose answers were wrong, in any process."""
-        if not self.joint:
-            return parties
-        wrong = torch.zeros(self.roster.parties, device=self.device)
-        wrong[list(parties)] = 1.0
-        seen: Tensor = self.trainer.strategy.reduce(wrong, reduce_op="sum")
-        counted: list[int] = seen.nonzero().flatten().tolist()
-        return counted
-
-    def enter_opening(self, rows: int, names: RoundNames, called: Tensor, roster: Roster | None = None) -> float:
-        """Count the messages between parties at the beginning of a round; returns their seconds.
-
-        ``roster``: names the party that joins the embeddings, if not the server does.
-        """
-        last, opening = self.books.opened.get(names.stage, -1), self.aggregator.opening
-        legs = () if opening is None else opening.legs(rows, roster or self.roster, called, names.round, last)
-        return self.books.enter_opening(legs, names.stage, names.round)
-
-    def coded_rows(self, batch: VerticalBatch) -> int:
-        """The number of coded rows of the joint batch; without coded rows, its number of records."""
-        if self.aggregator.setup is None:
-            return joint_rows(batch).total
-        blocks = self.preparation.blocks(self.aggregator, self.roster.parties, self.seed, self.stage)
-        return joint_rows(batch).total if blocks is None else len(blocks.coded_rows(joint_ids(batch))[0])
-
-    @property
-    def trains_jointly(self) -> bool:
-        """Whether several processes are in a training step: DDP then needs a gradient of every parameter."""
-        return self.joint and self.stage == Stage.FIT
-
-    def possible_events(self) -> tuple[PrivacyEvent, ...]:
-        """The releases that a round may make: with all parties, and, if parties may be missing, with fewer parties.
-
-        Which release costs most depends on the unit: for a party's values the fewest others, for a record all parties.
-        """
-        accounting = self.aggregator.accounting
-        if accounting is None:
-            return ()
-        if self._possible is None:
-            impatient = self.waiting.patience is not None  # a slow link is enough to make a party late
-            real = self.place is not None  # whatever may happen to processes, happens
-            missing = self.faults.models or self.waiting.leaves_out or self.books.left_out or impatient or real
-            events: dict[PrivacyEvent | None, None] = {}  # every event once, in order
-            for joiner in self.joiners():
-                roster = self.roster.joined_by(joiner)
-                read = [m for m in range(self.roster.parties) if m != joiner]
-                order = sorted(read, key=lambda m: m != self.active)  # the other parties are interchangeable
-                subsets = [tuple(sorted(order[:n])) for n in range(len(read)) if missing and self._usable(order[:n])]
-                for subset in (*subsets, tuple(read)):
-                    events[accounting.event(subset, self.embedding_widths, roster)] = None
-            self._possible = tuple(event for event in events if event is not None)
-        return self._possible
 
     @toolkit_hook
     def on_train_start(self) -> None:
-        """Refuse updates of groups that determine their records, and releases without an ε in the unit of the log."""
-        super().on_train_start()
+        """Store the number of mini-batches of a pass, which is known from here on."""
+        for optimizer in self.trainer.optimizers:  # also those that a subclass has made
+            optimizer.register_step_post_hook(self._after_optimizer)
+            refuse_several_steps(optimizer)
+        warn_unused_rate(self.trainer, self._rate, "optimizer" in self.used)
+        refuse_unused_optimizer(type(self).__name__, self._optimizer, self._lr_scheduler, "optimizer" in self.used)
+        if not self.joint:  # DDP calls forward
+            warn_unused_hooks(self)
+        self._movement, self._compared = None if self.place is not None else Movement(self), False
+        repeat_last_loss(self.trainer)
+        loader = self.trainer.train_dataloader
+        refuse_other_records(self.preparation.sources.get(Stage.FIT), loader, type(self.aggregator).__name__)
+        refuse_reloading(self.trainer, loader)
+        schedule, steps = getattr(loader, "schedule", None), self.trainer.num_training_batches
+        self.books.pass_batches = steps if schedule is None else schedule.pass_batches
+        known = int(steps) if steps < inf else 1  # of a loader without length, each round may have the same records
+        self.books.epoch_batches = known if schedule is None else schedule.steps
         if self.roster.shared and not self.allow_invertible_updates:
             schedule = getattr(self.trainer.train_dataloader, "schedule", None)
             for group in self.roster.shared:
@@ -626,51 +362,161 @@ class VFLModule(BuiltModule):
         if steps < 0 or steps >= self.trainer.num_training_batches:
             self.refuse_unit(self.privacy.unit)
 
-    def refuse_unit(self, unit: str) -> None:
-        """Refuse a unit of privacy in which a round of this training may have no ε.
+    # ---- the hooks of a fit
 
-        Raises:
-            ConfigurationError: before training, naming what to change.
-        """
-        for event in self.possible_events():
-            event.refuse_unit(unit)
-
-    def joiners(self) -> tuple[int | None, ...]:
-        """The parties that join embeddings; None stands for the server."""
-        return (None,)
-
-    def _usable(self, parties: list[int]) -> bool:
-        """Whether an aggregate can consist of exactly these parties."""
-        there = torch.zeros(self.roster.parties, dtype=torch.bool)
-        there[parties] = True
-        return bool(parties) and torch.equal(self.wire.takes_part(there, there, self.roster), there)
-
-    def _held(self, batch: VerticalBatch) -> Tensor | None:
-        """(M,) bool, the parties that hold at least one row of the joint batch; None: all, or it is not disclosed."""
-        if self.wire.traits.everybody_called:
+    @toolkit_hook
+    def on_train_batch_start(self, batch: VerticalBatch, batch_idx: int) -> int | None:
+        """End the epoch (-1) if a callback has set ``end_before_round``."""
+        if not self.end_before_round:
             return None
-        if batch.joint is None:
-            return None if batch.present is None else batch.present.any(0).cpu()
-        if batch.joint.held is None:
-            return None
-        held = torch.zeros(self.roster.parties, dtype=torch.bool)
-        held[list(batch.joint.held)] = True
-        return held
+        self.trainer.should_stop = True
+        return -1
+
+    @toolkit_hook
+    def on_train_epoch_start(self) -> None:
+        """Refuse gradient accumulation again, which a callback may have changed, and an epoch without a step."""
+        refuse_accumulation(self.trainer)
+        if self._movement is not None and self._movement.rounds and not self._movement.steps:
+            self._check_movement()
+
+    @toolkit_hook
+    def on_train_epoch_end(self) -> None:
+        """Log the progress of the training; after the first epoch, compare the weights of several processes."""
+        if self.joint and not self._compared:
+            self._compared = True
+            refuse_diverged(self)
+        log_standing(self)
+
+    @toolkit_hook
+    def on_train_end(self) -> None:
+        """Reset the epoch's loss: a later fit starts its first epoch from zero."""
+        self._check_movement()
+        self.books.epoch_loss = EpochLoss()
+
+    @toolkit_hook
+    def on_fit_end(self) -> None:
+        """Warn of a model that predicts the same for every record; free the memory of the shares."""
+        self._warn_of_chance(self.val.spread, "val")
+        self.forget(Stage.FIT, Stage.VALIDATION)
 
     # ---- evaluation
 
-    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        """The top's output, in the clear or through the aggregator's messages."""
-        roll = self.evaluation_roll()
-        if self.place is not None:
-            return self.place.output(self, batch, names, roll)
-        if not self.protected_evaluation:
-            return self.output_in_the_clear(batch, roll)
-        self.enter_evaluation(batch, names, roll)
-        charge_evaluation(self, roll, roll.called, batch)
-        return self.run_round(batch, names, roll, Exclude())[0]
+    @toolkit_hook
+    def on_validation_start(self) -> None:
+        """Reset the scores; set up the validation records, once a fit."""
+        self._refuse_several("validation", self.trainer.num_val_batches)
+        self.val.reset()
+        self._set_up(Stage.VALIDATION, self.trainer.val_dataloaders)
+
+    @toolkit_hook
+    def on_test_start(self) -> None:
+        """Reset the scores; set up the test records."""
+        self._refuse_several("test", self.trainer.num_test_batches)
+        self.test.reset()
+        self._set_up(Stage.TEST, self.trainer.test_dataloaders)
+
+    @toolkit_hook
+    def on_predict_start(self) -> None:
+        """Set up the records to predict."""
+        self._predicted = Spread()
+        self._set_up(Stage.PREDICT, self.trainer.predict_dataloaders)
+
+    def validation_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Update and log loss and metrics of a batch; callbacks get its predictions."""
+        refuse_other_batches(batch)
+        return self._scored(self.val, self.output(batch, self.next_round()), batch)
+
+    def test_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Update and log loss and metrics of a batch; callbacks get its predictions."""
+        refuse_other_batches(batch)
+        return self._scored(self.test, self.output(batch, self.next_round()), batch)
+
+    def predict_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Predictions:
+        """Predictions of a batch, with the positions of its records."""
+        refuse_other_batches(batch)
+        if self.predictor is not None:
+            return self.predictor(batch)
+        output = self.output(batch, self.next_round())
+        attendance = self.attendance
+        if self.scores_here and attendance is None and batch.present is not None:
+            attendance = Attendance(batch.present, self.answers(batch.present))
+        answered = torch.ones(len(output), dtype=torch.bool, device=output.device)
+        parties = None
+        if attendance is not None and len(output):
+            answered, parties = attendance.answered, attendance.parties
+        values = output  # at a party, what the server has told: of all records, or of none
+        if self.scores_here:
+            refuse_nan_output(output[answered], batch.record_ids[answered], self.trainer)
+            values = self.objective.predict(output).float()
+        nothing = values.new_full((), torch.nan)
+        values = torch.where(answered.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
+        if self.scores_here:
+            self._predicted.add(values)
+        return Predictions(batch.record_ids[: len(values)], values, parties)
+
+    def _refuse_several(self, stage: str, batches: Any) -> None:
+        """Refuse several loaders, unless the author has written the step that scores them."""
+        step = f"{stage}_step"
+        if getattr(type(self), step) is getattr(VFLModule, step):
+            refuse_several_loaders(stage, batches)
+
+    def _scored(self, scores: Scores, output: Tensor, batch: VerticalBatch) -> Tensor:
+        if not self.scores_here:
+            return output
+        if self.place is not None and self.place.labels is not None:
+            batch = batch._replace(labels=self.place.labels)
+        if self.attendance is not None:
+            answered = self.attendance.answered
+            left_out = float((~answered).sum())
+            self.log(f"{scores.split}/unanswered", left_out, reduce_fx="sum", on_epoch=True, on_step=False)
+            labels = labels_of(batch)[answered]
+            batch = batch._replace(labels=labels, record_ids=batch.record_ids[answered])
+            return scores.log(self, self.objective, output[answered], batch)
+        return scores.log(self, self.objective, output, batch)
+
+    @toolkit_hook
+    def on_validation_epoch_end(self) -> None:
+        """Log the progress of the training beside the validation's values."""
+        self._share_metrics("val", at_parties=True)
+        if self.stage == Stage.VALIDATION:
+            log_standing(self)
+
+    @toolkit_hook
+    def on_validation_end(self) -> None:
+        """Free the memory of the shares; a fit keeps them for its next validation."""
+        self._share_metrics("val", at_parties=False)
+        if self.trainer.state.fn == TrainerFn.VALIDATING:
+            self._warn_of_chance(self.val.spread, "val")
+            self.forget(Stage.VALIDATION)
+
+    @toolkit_hook
+    def on_test_epoch_end(self) -> None:
+        """In a party's process, log the metrics that the server has found."""
+        self._share_metrics("test", at_parties=True)
+
+    @toolkit_hook
+    def on_test_end(self) -> None:
+        """Free the memory of the shares."""
+        self._share_metrics("test", at_parties=False)
+        self._warn_of_chance(self.test.spread, "test")
+        self.forget(Stage.TEST)
+
+    @toolkit_hook
+    def on_predict_end(self) -> None:
+        """Warn of predictions that are all alike; free the memory of the shares."""
+        self._warn_of_chance(self._predicted, "predict")
+        self.forget(Stage.PREDICT)
+
+    def _warn_of_chance(self, spread: Spread, split: str) -> None:
+        noise = self.aggregator.accounting is not None
+        warn_of_chance(spread, split, self.trainer, self.objective, self.hparams["num_classes"], noise)
+
+    def _share_metrics(self, split: str, at_parties: bool) -> None:
+        if self.place is not None and self.scores_here != at_parties:
+            self.place.share_metrics(self, split)
 
     def _set_up(self, stage: Stage, loaders: Any) -> None:
+        """Open the account of an evaluation; let the parties set up its records, once a fit, if it is protected."""
         if self.aggregator.accounting is not None:
             trainer = self.trainer
             batches = {
@@ -679,54 +525,73 @@ class VFLModule(BuiltModule):
                 Stage.TEST: trainer.num_test_batches,
                 Stage.PREDICT: trainer.num_predict_batches,
             }
-            open_evaluation(self, one_loader(loaders), batches[self.stage])
-        super()._set_up(stage, loaders)
+            open_evaluation(self, one_loader(loaders), batches[self.stage], self.possible_events())
+        if not self.protected_evaluation:
+            return
+        name = type(self.aggregator).__name__
+        if stage not in self.preparation.memory:
+            self.prepare(stage, SPLITS[stage])
+        refuse_other_records(self.preparation.sources.get(stage), loaders, name)
 
-    def enter_evaluation(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> None:
-        """Count the messages of a round of protected evaluation."""
-        for leg in self.costs.legs_of_evaluation(self.coded_rows(batch), names.stage):
-            self.books.meter.add(leg, roll.called)
-        for leg in self.costs.cut_of_evaluation(joint_rows(batch).total, names.stage):
-            self.books.meter.add(leg)
-        self.enter_opening(joint_rows(batch).total, names, roll.called)
+    # ---- checkpoints
 
-    def party_view(
-        self, batch: VerticalBatch, names: RoundNames, called: Tensor, parties: tuple[int, ...]
-    ) -> PartyView:
-        """The view of these parties in a round, before its opening."""
-        return PartyView(
-            names, self.roster, parties, called, joint_rows(batch), None, batch.present, self.preparation.agreed
-        )
+    @toolkit_hook
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save the counts and the texts that identify the model's parts.
 
-    def evaluation_roll(self) -> Roll:
-        """All parties except those that training never calls: their bottoms are untrained."""
-        left_out = self.books.left_out
-        if not left_out:
-            return Roll.everyone(self.roster.parties)
-        called = torch.tensor([party not in left_out for party in range(self.roster.parties)])
-        return Roll.of(self.wire.takes_part(called, called, self.roster))
-
-    def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The server's output for an aggregate; a padding policy puts zeros into absent columns.
-
-        What the server's networks draw in a round does not depend on the draws of bottoms.
+        Raises:
+            NotBuilt: before the networks are built; if an error is the reason to save, this error.
         """
-        if self.training and self.bottoms.stream is not None and self._top_may_draw:
-            seed, names = self.bottoms.stream
-            seed_torch(value.device, self.keys.get(None, seed), *names, "server")
-        return super().head(self.join(value, columns), columns)
+        if not self._built:
+            raise sys.exception() or not_built(self, "weights to save")
+        hand_out_again(checkpoint)
+        if self._within_round:
+            rank_zero_warn(
+                f"the checkpoint is saved within round {self.books.rounds[Stage.FIT]}, whose messages and charges are "
+                "counted: a fit that resumes it repeats the batch as another round, so it has other bits than a fit "
+                "without the interruption"
+            )
+        books = self.books.state()
+        loss = books["epoch_loss"]
+        if self.joint and isinstance(loss["total"], Tensor):  # each process scales its sum: the mean is the joint sum
+            loss["total"] = self.trainer.strategy.reduce(loss["total"].to(self.device), reduce_op="mean").cpu()
+        told = take_untaken(checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}), type(self))
+        more = {"preparation": self.preparation.state(), "privacy": self.privacy.state(), "lost": self._lost}
+        more |= {"told": told} if told else {}
+        checkpoint[BOOKS] = {**books, "seed": self.seed, "parts": self.parts(), **more}
+        checkpoint[FITTED] = None if self.fitted is None else self.fitted.state()
+        if "optimizer_states" in checkpoint:  # as large as the data: only in checkpoints for resuming
+            kept = {} if self.memory is None else self.memory.state()
+            checkpoint[BOOKS]["memory"] = self._resumed or kept
+            if self.place is not None and self.keys:
+                checkpoint[BOOKS]["secret key"] = self.keys[self.owner].hex()
+        if self.wire.traits.subtractable:
+            whole = "optimizer_states" in checkpoint  # the sums themselves are only in checkpoints for resuming
+            checkpoint[BOOKS]["summed"] = self.summed.state() if whole else self.summed.named()
 
-    def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The top's input for an aggregate."""
-        padding = self.missing.padding
-        return value if columns is None or padding is None else padding.pad(value, columns)
-
-
-def _residues(what: str, sender: Sender | None) -> dict[str, Sender]:
-    """What a sender keeps between rounds, by name; empty if it keeps nothing."""
-    return {} if sender is None or not sender.compressor.feedback else {f"residues of {what}": sender}
-
-
-def aggregator_notes(exchange: Exchange) -> dict[str, float]:
-    """The values that the parties' side of the aggregator reports in a round, by log name."""
-    return {f"aggregator/{name}": value for name, value in exchange.parties.notes.items()}
+    @toolkit_hook
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the counts, if the checkpoint is of a model with the same parts."""
+        books = checkpoint.get(BOOKS)
+        if books is None:
+            return
+        self.fitted = Fitted.of(checkpoint[FITTED]) if checkpoint.get(FITTED) else self.fitted
+        kept = {**checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}), **books.get("told", {})}
+        if self.hparams["party_shapes"] is None:  # the constructor of a subclass does not take them
+            self.hparams.update({name: kept.get(name) for name in SHAPES})
+        self.configure_model()
+        if self.fitted is not None:
+            refuse_other_shapes(self.fitted, self.hparams["party_shapes"])
+        refuse_other_parts(books["parts"], self.parts(), kept, self.hparams)
+        note_other_seed(self._trainer, self.seed, books["seed"])
+        self.seed = books["seed"]
+        self.faults.reseed(self.seed)
+        self.books.load(books)
+        self.preparation.forget(*SET_UP)  # the round numbers of the checkpoint may be smaller
+        self.preparation.load(books.get("preparation", {}))
+        path = None if self._trainer is None else self.trainer.ckpt_path
+        self.summed.load(books.get("summed", {}))
+        self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
+        self._resumed, self.position = books.get("memory", {}), position_in(checkpoint)
+        if self.place is not None and self.keys and "secret key" in books:  # a resumed process draws as it would have
+            self.keys[self.owner] = bytes.fromhex(books["secret key"])

@@ -1,25 +1,26 @@
 """Every parameter that is trained belongs to one owner, which alone trains it."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from torch import nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.training import TrainedModule
 
-
-def refuse_shared(module: "TrainedModule") -> None:
+def refuse_shared(owners: Iterable[nn.Module], parties: int) -> None:
     """Refuse a trained parameter in the networks of two owners: parties are apart, and each has its own numbers.
 
     A parameter that is not trained may be shared, and so may layers within the networks of one owner.
 
+    Args:
+        owners: the networks of the parties, then of further hosts, then the server's.
+        parties: how many parties there are.
+
     Raises:
         ConfigurationError: naming both owners and the parameter.
     """
-    networks, parties = list(module.owners()), module.roster.parties
+    networks = list(owners)
     hosts = len(networks) - parties - 1
     everyone = [*(f"party {m}" for m in range(parties)), *(f"host {n}" for n in range(hosts)), "the server"]
     owner: dict[int, str] = {}

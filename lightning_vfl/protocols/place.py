@@ -2,21 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.parts import Setup
-from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.parameters import refuse_shared
 from lightning_vfl.protocols.step import Step
+from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, VerticalBatch
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.module import VFLModule
-    from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 
 
 class Elsewhere(nn.Module):
@@ -57,7 +52,7 @@ class Place(ABC):
     tells_predictions: bool = False
     labels: Tensor | None = None
 
-    def order(self, module: Any, planned: "FirstComeFirstServed") -> Schedule:
+    def order(self, module: Any, planned: FirstComeFirstServed) -> Schedule:
         """The order of asynchronous events, which a plan knows only in a simulation; default: as planned."""
         return planned
 
@@ -93,30 +88,6 @@ def needed(setup: Setup | None) -> Setup:
     if setup is None:
         raise RuntimeError("the aggregator has no set-up")
     return setup
-
-
-def keep_own(module: "VFLModule", seat: Seat) -> None:
-    """Replace the networks of other processes, after the costs of rounds are known from all of them.
-
-    With ``weights: secret`` the networks of others have been built for their sizes alone. With ``weights: seeded`` all
-    networks are built here, in order of their owners: every process then has the initial weights of the simulation.
-
-    Raises:
-        ConfigurationError: for parties that share a bottom.
-    """
-    if module.roster.shared:
-        raise ConfigurationError(
-            f"parties {list(module.roster.shared[0])} share a bottom, which runs simulated only; give each party "
-            "columns of its own between processes"
-        )
-    refuse_shared(module)
-    module.costs.know()
-    for party in range(module.roster.parties):
-        if party != seat.party:
-            module.bottoms.parties[party] = Elsewhere(f"party {party}")
-    module.bottoms.groups = ()
-    if seat.party is not None:
-        module.top = Elsewhere("the server")
 
 
 def nothing() -> Tensor:

@@ -20,9 +20,9 @@ from lightning_vfl.protocols.build import BottomFactory, Halves, TopFactory, bui
 from lightning_vfl.protocols.checks import labels_of, refuse_scaler
 from lightning_vfl.protocols.faulty_evaluation import faults_of, faulty_output
 from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.module import VFLModule
-from lightning_vfl.protocols.place import keep_own
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subsets import Everybody, Subsets
 from lightning_vfl.rounds.plan import RoundPlan
@@ -238,7 +238,7 @@ class SplitVFL(VFLModule):
         """The top's output; with ``faults_in_evaluation``, ``attendance`` says who took part."""
         if not self.faults_in_evaluation:
             return super().output(batch, names)
-        output, self.attendance = faulty_output(self, batch, names, faults_of(self, names.stage))
+        output, self.attendance = faulty_output(self, batch, names, faults_of(self, names.stage, self.subsets.absences))
         return output
 
     def _set_up(self, stage: Stage, loaders: Any) -> None:

@@ -11,7 +11,7 @@ AUTHORS = (
         "unit/protocols/test_free_hooks.py",
     ),
     Bug(
-        "lightning_vfl/protocols/training.py",
+        "lightning_vfl/protocols/model.py",
         "class _OwnGradients:\n",
         '__import__("warnings").simplefilter("ignore")\n\n\nclass _OwnGradients:\n',
         "importing the package hides the warnings of the whole process",
@@ -53,7 +53,7 @@ AUTHORS = (
         "unit/protocols/test_author_refusals.py",
     ),
     Bug(
-        "lightning_vfl/protocols/base.py",
+        "lightning_vfl/protocols/model.py",
         'if not (self._built or "bottoms" in self._modules or launched):',
         "if False:",
         "an optimiser or a logger gets no parameters before the networks are built, in silence",

@@ -5,7 +5,7 @@ from tests.bugs.bug import Bug
 TRAININGS = (
     # protocols
     Bug(
-        "lightning_vfl/protocols/training.py",
+        "lightning_vfl/protocols/module.py",
         "        if idle := everyone.difference(step.learners):\n",
         "        if False:\n",
         "an absent party's optimiser takes a step with the gradients of zeros",
@@ -40,7 +40,7 @@ TRAININGS = (
         "unit/rounds/test_plan.py",
     ),
     Bug(
-        "lightning_vfl/protocols/training.py",
+        "lightning_vfl/protocols/message_rounds.py",
         'seed_torch(self.device, seed, "networks", stage, number, self.global_rank)',
         'seed_torch(self.device, seed, "networks", stage, number)',
         "dropout inside the networks is the same in every process",
@@ -127,7 +127,7 @@ TRAININGS = (
     ),
     # another device
     Bug(
-        "lightning_vfl/protocols/base.py",
+        "lightning_vfl/protocols/model.py",
         'with own, nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):',
         "with own:",
         "masks of parties and initial weights are made on the trainer's device",
@@ -149,7 +149,7 @@ TRAININGS = (
         "unit/protocols/test_parameters.py",
     ),
     Bug(
-        "lightning_vfl/protocols/evaluation.py",
+        "lightning_vfl/protocols/module.py",
         "refuse_nan_output(output[answered], batch.record_ids[answered], self.trainer)",
         "refuse_nan_output(output[:0], batch.record_ids[:0], self.trainer)",
         "predictions decide for a class where the model's output is NaN",

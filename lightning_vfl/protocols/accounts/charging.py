@@ -1,8 +1,9 @@
 """Charging records: open the ledger before a fit or an evaluation, and charge every round before it is uploaded."""
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,19 +11,17 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.accounts.single_records import refuse_shared_statistics
 from lightning_vfl.protocols.checks import refuse_unaccounted
+from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.run_folder import run_folder
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, Stage, VerticalBatch
 
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.module import VFLModule
-    from lightning_vfl.protocols.training import TrainedModule
 
-
-def open_privacy(module: "TrainedModule", data: Any) -> None:
+def open_privacy(module: SplitModel, data: Any) -> None:
     """Open the privacy account of a fit, if a part of the protocol accounts; one process writes the ledger.
 
     Raises:
@@ -37,7 +36,7 @@ def open_privacy(module: "TrainedModule", data: Any) -> None:
     module.privacy.refuse_disclosed(names_of(data.records("train")))
 
 
-def open_account(module: "TrainedModule", privacy: PrivacyBooks, data: Any, who: str) -> None:
+def open_account(module: SplitModel, privacy: PrivacyBooks, data: Any, who: str) -> None:
     """Open an account of the training records for ``who``; one process writes its ledger.
 
     Raises:
@@ -52,7 +51,7 @@ def open_account(module: "TrainedModule", privacy: PrivacyBooks, data: Any, who:
     privacy.places[Stage.FIT] = privacy.rows(names_of(data.records("train")))
 
 
-def open_evaluation(module: "VFLModule", loader: Any, batches: Any) -> None:
+def open_evaluation(module: SplitModel, loader: Any, batches: Any, possible: Sequence[PrivacyEvent]) -> None:
     """Open the account of an evaluation, before its first batch: nothing is sent before its budget is known.
 
     Records that are evaluated through the protocol are charged as training charges them, also records that were never
@@ -62,6 +61,7 @@ def open_evaluation(module: "VFLModule", loader: Any, batches: Any) -> None:
         module: the protocol.
         loader: of the evaluation, with the records.
         batches: how many of its batches are evaluated, as the trainer says.
+        possible: the releases that a round of it may make.
 
     Raises:
         ConfigurationError: for a loader whose records have no ids, for a ledger that is missing or does not fit, and
@@ -79,7 +79,7 @@ def open_evaluation(module: "VFLModule", loader: Any, batches: Any) -> None:
     if module.protected_evaluation:
         _open(module, privacy, names, trains=False, names_them=True)
         privacy.places[stage] = privacy.rows(names)
-        privacy.refuse_above(module.possible_events(), privacy.places[stage][evaluated], what)
+        privacy.refuse_above(possible, privacy.places[stage][evaluated], what)
         return
     if privacy.seat is not None and privacy.ledger is None:
         _open(module, privacy, names, trains=False, names_them=False)
@@ -87,7 +87,7 @@ def open_evaluation(module: "VFLModule", loader: Any, batches: Any) -> None:
         privacy.send_in_the_clear([names[i] for i in evaluated.tolist()], what)
 
 
-def next_evaluation(module: "VFLModule") -> Tensor:
+def next_evaluation(module: SplitModel) -> Tensor:
     """Positions in the account of the records that the next validation of a fit releases through the protocol."""
     trainer, privacy = module.trainer, module.privacy
     loader = one_loader(trainer.val_dataloaders)
@@ -104,7 +104,7 @@ def one_loader(loaders: Any) -> Any:
     return loaders[0] if isinstance(loaders, list | tuple) and len(loaders) == 1 else loaders
 
 
-def charge_evaluation(module: "TrainedModule", roll: Roll, sent: Tensor, batch: VerticalBatch) -> None:
+def charge_evaluation(module: SplitModel, roll: Roll, sent: Tensor, batch: VerticalBatch) -> None:
     """Charge the records of a round of evaluation through the protocol; the charge is then on the disk.
 
     Args:
@@ -138,7 +138,7 @@ def _evaluated(loader: Any, batches: Any) -> Tensor:
     return torch.from_numpy(np.concatenate(order)) if order else torch.empty(0, dtype=torch.int64)
 
 
-def _open(module: "TrainedModule", privacy: PrivacyBooks, names: Any, trains: bool, names_them: bool) -> None:
+def _open(module: SplitModel, privacy: PrivacyBooks, names: Any, trains: bool, names_them: bool) -> None:
     """Open an account in the process that writes, and let the others follow."""
     trainer, failure = module.trainer, None
     if trainer.is_global_zero:
@@ -156,7 +156,7 @@ def _open(module: "TrainedModule", privacy: PrivacyBooks, names: Any, trains: bo
         raise failure
 
 
-def refuse_what_links_records(module: "TrainedModule", data: Any) -> None:
+def refuse_what_links_records(module: SplitModel, data: Any) -> None:
     """Refuse bottoms and data in which one record depends on others, which the figure of a record does not count.
 
     Raises:
@@ -166,7 +166,7 @@ def refuse_what_links_records(module: "TrainedModule", data: Any) -> None:
     refuse_shared_statistics(name, module.bottoms.parties, module.hparams["party_shapes"], data)
 
 
-def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch, joiner: int | None = None) -> None:
+def charge_round(module: SplitModel, plan: RoundPlan, batch: VerticalBatch, joiner: int | None = None) -> None:
     """Charge the records of the joint batch with everything that the server can read of a round.
 
     A round that is given up is charged too. The charge is on the disk when this function returns, before any party
@@ -182,7 +182,7 @@ def charge_round(module: "TrainedModule", plan: RoundPlan, batch: VerticalBatch,
 
 
 def _charge(
-    module: "TrainedModule", roll: Roll, sent: Tensor, batch: VerticalBatch, stage: Stage, joiner: int | None = None
+    module: SplitModel, roll: Roll, sent: Tensor, batch: VerticalBatch, stage: Stage, joiner: int | None = None
 ) -> None:
     accounting = module.aggregator.accounting
     if module.privacy.accountant is None or accounting is None:

@@ -11,7 +11,7 @@ from lightning_vfl.protocols.cascade.plans import EventPlan
 from lightning_vfl.protocols.cascade.replicas import Replica
 from lightning_vfl.protocols.cascade.surrogate import half_squares
 from lightning_vfl.protocols.checks import mean_loss
-from lightning_vfl.protocols.module import aggregator_notes
+from lightning_vfl.protocols.message_rounds import aggregator_notes
 from lightning_vfl.rounds.exchange import contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.streams import seed_torch

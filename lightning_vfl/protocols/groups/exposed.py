@@ -1,16 +1,14 @@
 """What the updates of a group disclose in the training that is about to begin."""
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning_vfl.protocols.groups.invertible import Exposure
+from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.types import Stage
 
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.module import VFLModule
 
-
-def exposure_of(module: "VFLModule", group: tuple[int, ...], schedule: Any) -> Exposure:
+def exposure_of(module: SplitModel, group: tuple[int, ...], schedule: Any) -> Exposure:
     """What the updates of a group disclose in this training; without a datamodule, the batches are unknown."""
     data, planned = module.datamodule, module.trainer.estimated_stepping_batches
     records, batches = 0, []

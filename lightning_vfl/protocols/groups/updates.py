@@ -1,26 +1,24 @@
 """The model updates that the parties of a group send after the backward pass of a round."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.clear import shared_bottoms_of
+from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.rounds.ends import from_senders
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.wire import Message
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.module import VFLModule
 
 Group = tuple[int, ...]
 Gradients = dict[int, Tensor]  # by party: (W,), of the bottom that its group shares
 SUMS = "summed updates"  # kind of what the server computes, for an audit
 
 
-def send_updates(module: "VFLModule", groups: Sequence[Group], optimizer: Optimizer, exchange: Exchange) -> None:
+def send_updates(module: SplitModel, groups: Sequence[Group], optimizer: Optimizer, exchange: Exchange) -> None:
     """Send the gradients of these groups' parties; their sum becomes the gradient of the group's bottom.
 
     Args:
@@ -33,7 +31,7 @@ def send_updates(module: "VFLModule", groups: Sequence[Group], optimizer: Optimi
         _join(module, group, _taken(module, group), optimizer, exchange)
 
 
-def _taken(module: "VFLModule", group: Group) -> Gradients:
+def _taken(module: SplitModel, group: Group) -> Gradients:
     """The gradients of a group's parties, which are taken away from their bottoms."""
     gradients = {}
     for m in group:
@@ -45,7 +43,7 @@ def _taken(module: "VFLModule", group: Group) -> Gradients:
     return gradients
 
 
-def _join(module: "VFLModule", group: Group, gradients: Gradients, optimizer: Optimizer, exchange: Exchange) -> None:
+def _join(module: SplitModel, group: Group, gradients: Gradients, optimizer: Optimizer, exchange: Exchange) -> None:
     """Set the sum of the parties' updates as the gradient of the group's shared bottom.
 
     With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2). Any other optimiser runs at the
@@ -70,7 +68,7 @@ def _join(module: "VFLModule", group: Group, gradients: Gradients, optimizer: Op
         p.grad = part.view_as(p).to(p.dtype)
 
 
-def tell_of_bottoms(module: "VFLModule", groups: Sequence[Group], exchange: Exchange) -> Callable[[], None]:
+def tell_of_bottoms(module: SplitModel, groups: Sequence[Group], exchange: Exchange) -> Callable[[], None]:
     """A function for after the optimiser's step: it tells an audit the new bottoms that the server sends to groups."""
 
     def tell() -> None:

@@ -82,7 +82,7 @@ def test_evaluation_has_requests_of_its_own_and_no_subsets():
     model = PartyDropout(0.5, 0.5)
     for one in (model, *module.subsets.absences):
         module.faults.add(one)
-    validation, test = (faults_of(module, stage) for stage in (Stage.VALIDATION, Stage.TEST))
+    validation, test = (faults_of(module, stage, module.subsets.absences) for stage in (Stage.VALIDATION, Stage.TEST))
     assert validation.models == test.models == (model,)
     drawn = [
         [tuple(faults.at(2 * i, module.roster).announced.tolist()) for i in range(60)]

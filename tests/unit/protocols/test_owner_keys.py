@@ -113,7 +113,9 @@ def test_initial_weights_follow_from_the_key_alone():
 def test_a_process_seeds_torch_from_its_secret(monkeypatch):
     module = made({0: KEY}, 0)
     seeds = []
-    monkeypatch.setattr("lightning_vfl.protocols.training.seed_torch", lambda device, seed, *_: seeds.append(seed))
+    monkeypatch.setattr(
+        "lightning_vfl.protocols.message_rounds.seed_torch", lambda device, seed, *_: seeds.append(seed)
+    )
     monkeypatch.setattr("lightning_vfl.networks.bank.seed_torch", lambda device, seed, *_: seeds.append(seed))
     module.next_round(seed_global=True)
     module.bottoms._drawing = frozenset({0})

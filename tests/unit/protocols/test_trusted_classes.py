@@ -133,7 +133,7 @@ REACHABLE = [
     "lightning_vfl.commands.vfl_cli.VFLCLI",
     "lightning_vfl.cli.main",
     "lightning_vfl.__main__.main",
-    "lightning_vfl.protocols.base.os.system",
+    "lightning_vfl.protocols.model.os.system",
     "lightning_vfl.networks.NoSuchNetwork",
     "torchmetrics.utilities.data.torch.hub.load",
 ]

@@ -1,0 +1,809 @@
+"""SplitModel: the networks, settings and accounts of a protocol, and its outputs in the clear."""
+
+import inspect
+import os
+import warnings
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from multiprocessing import parent_process
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchmetrics import Metric
+
+from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.clear import ClearParty, InTheClear, PlainServer, wire_of
+from lightning_vfl.aggregators.parts import Wire
+from lightning_vfl.aggregators.readable import readable
+from lightning_vfl.compressors import Compressor, Sender
+from lightning_vfl.errors import ConfigurationError, refuse_other_kind
+from lightning_vfl.local_updates import LocalUpdate
+from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.networks._linear import Linear
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.batched import has_rule
+from lightning_vfl.networks.column_aware import ColumnAwareTop
+from lightning_vfl.networks.halved_top import HalvedTop
+from lightning_vfl.networks.memory import Kept, Memories, Memory
+from lightning_vfl.networks.mlp import MLP
+from lightning_vfl.objectives import Objective, objective_for
+from lightning_vfl.protocols.accounts.books import PrivacyBooks
+from lightning_vfl.protocols.books import Books
+from lightning_vfl.protocols.build import (
+    BottomFactory,
+    Halves,
+    TopFactory,
+    build_bottoms,
+    build_halves,
+    build_top,
+    drop_others,
+    note_outputs,
+    note_shapes,
+    party_bottom,
+    plain_settings,
+    refuse_uncounted,
+    roster_of,
+    several,
+    try_aggregator,
+)
+from lightning_vfl.protocols.checks import mean_loss, refuse_other_targets
+from lightning_vfl.protocols.columns_told import Columns, Noise, Read, Told, columns_of, columns_told
+from lightning_vfl.protocols.costs import Costs, labels_leg
+from lightning_vfl.protocols.early_build import NotBuilt, not_built
+from lightning_vfl.protocols.factories import made, refuse_made
+from lightning_vfl.protocols.hooks import FreeHooks
+from lightning_vfl.protocols.loading import SafelyLoaded
+from lightning_vfl.protocols.owner_keys import drawn_from, seeded_if_unseeded
+from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared
+from lightning_vfl.protocols.place import Place
+from lightning_vfl.protocols.preparation import Preparation
+from lightning_vfl.protocols.scores import Scores, refuse_unnamed
+from lightning_vfl.protocols.subtraction import SummedSets
+from lightning_vfl.rebuildable import Rebuildable, names_given
+from lightning_vfl.rounds.ends import Hear
+from lightning_vfl.rounds.exchange import Sides
+from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.schedules.batches import Aligned, Schedule
+from lightning_vfl.schedules.blocks import shuffled
+from lightning_vfl.simulation.clock import VirtualClock
+from lightning_vfl.simulation.faults import Faults
+from lightning_vfl.streams import seed_torch
+from lightning_vfl.support import Part, Unsupported, refuse_unsupported
+from lightning_vfl.trained.fitted import Fitted
+from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Stage, VerticalBatch
+from lightning_vfl.waiting import WaitForAll, WaitingRule
+from lightning_vfl.wire import Embeddings, Leg, Tap
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+SchedulerFactory = Callable[[Optimizer], LRScheduler]
+_ADAM: OptimizerFactory = partial(torch.optim.Adam, lr=1e-3, fused=True)  # the default
+
+
+class _OwnGradients:
+    """What clipping reads of an optimiser, with the parameters of one owner."""
+
+    def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        self.param_groups = [{"params": parameters}]
+        self._step_supports_amp_scaling = getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no base ABC: an author's mixin may have it
+    """M bottoms, an aggregator and a top, with their settings, optimiser and accounts: what ``VFLModule`` trains.
+
+    The networks are built from the shapes that the datamodule reports, so a protocol runs on any data.
+
+    Args:
+        aggregator: joins the embeddings of the parties into one tensor.
+        bottom: makes a party's network from (per-record shape of its features, embedding width).
+        top: makes the server's network from the aggregate's width. A factory with a parameter ``outputs`` that is left
+            open gets the number of outputs that the task needs, one with ``widths`` the widths of the parties'
+            embeddings. A network whose ``forward`` takes ``columns`` is told which columns have arrived. In two halves
+            (U-shape), ``{"server": factory, "active": factory}``: the server's half ends in ``width`` numbers of a
+            record, and the half of the active party predicts from them, so that labels and predictions stay with it.
+            Not guaranteed: that the server does not learn labels; the gradients at the cut tell it of them.
+        width: D, the embedding width of every party (an aggregator may correct it).
+        waiting: when the server (or the party that joins the embeddings) stops waiting; None: ``WaitForAll()``.
+        missing: the policy for missing embeddings; None: ``Exclude()``.
+        allow_embeddings_by_subtraction: where uploads are hidden, accept that parties are in some sums of a record and
+            not in others, so that the server can subtract two sums and has the embedding of the party between them; the
+            summary says of how many records.
+        allow_invertible_updates: train groups even if the server could compute their records.
+        local_update: how a party learns from the gradient of its embeddings, for example by several local steps;
+            None: by one step.
+        compressor: of the embeddings that parties send in training, for example ``TopK(share=0.25)``; the gradient
+            ignores what is lost. None: they are sent in float32.
+        gradient_compressor: of the gradients that the server sends back; None: they are sent in float32.
+        objective: loss, predictions and default metrics; None: multi-class, binary or regression, chosen by the data.
+        metrics: metrics by name, instead of the objective's; each is updated with (predictions, labels).
+        bottom_of: party number -> factory, for parties that do not use ``bottom``.
+        optimizer: makes the ONE optimiser of all parties and the server from their parameters; None: Adam at 1e-3.
+        lr_scheduler: makes a learning-rate schedule, stepped each epoch; ReduceLROnPlateau monitors ``val/loss``.
+        active: the party that holds the labels, if a party with features holds them; this party never drops out.
+        clock: speed of links and machines, for the virtual time of the rounds; None: ``VirtualClock()``.
+        evaluate: how validation, test and prediction run: ``plain`` in the clear, ``protocol`` through the aggregator's
+            messages (metered under kinds of their own), ``auto`` as the aggregator prefers. No fault happens and no
+            virtual time passes there.
+        seed: seeds the random streams of the rounds; None: the seed of ``seed_everything``, else 0. If
+            nobody has seeded torch's generator, a given seed is that of the initial weights too.
+        party_shapes: per-record shape of each party's features; None: taken from the datamodule.
+        num_classes: classes of the labels, None for real-valued labels; taken from the datamodule if ``party_shapes``
+            is None.
+        party_groups: party numbers of each group; the parties of one group hold the same columns for different records
+            and share a bottom. Taken from the datamodule if ``party_shapes`` is None; None: every party is a group of
+            its own.
+        privacy_ledger: the file in which every release is charged, if the aggregator accounts for privacy. ``auto``: a
+            new file beside the run; a fit that resumes a checkpoint continues the file of that run, and is refused if
+            the file is missing. A path: continue this file, for example the file of a run that was killed before its
+            first checkpoint. ``lost``: as ``auto``, but a missing file is accepted: the rounds that were released after
+            the checkpoint are then not charged, and the summary states this.
+
+    A protocol names the parts that it does not support in ``unsupported``, each with what to use instead. The table
+    of a class extends those of its bases, and None takes a part back in.
+
+    Raises:
+        ConfigurationError: for settings that do not suit each other, and for a part that the protocol does not support;
+            before training, if a network does not fit the data or the aggregator.
+    """
+
+    aggregator: Aggregator
+    wire: Wire
+    sides: Sides
+    objective: Objective
+    roster: Roster
+    bottoms: PartyBank
+    top: nn.Module
+    party_columns: tuple[Columns, ...]
+    costs: Costs
+    books: Books
+    preparation: Preparation
+    faults: Faults
+    seed: int
+    protected_evaluation: bool
+    val: Scores
+    test: Scores
+    privacy: PrivacyBooks
+    label_privacy: PrivacyBooks  # of labels, if a downlink is charged
+    privacy_ledger: str
+    keys: dict[int | None, bytes]
+    """By hosted owner (None: the server), the secret that replaces the seed in a federation; empty in a simulation."""
+    place: Place | None = None  # None: everybody is hosted in this process
+    tap: Tap | None = None  # listens to all messages, for an audit
+    used: set[str]
+    """The parts that training has used, see ``promised``."""
+    fitted: Fitted | None = None
+    """What the parties have fitted to the training records; the datamodule sets it in a fit, checkpoints keep it."""
+    joiner: str = "the server"  # who joins the embeddings, in words
+    parties_learn_from_joiner = True  # by gradients of their embeddings
+    says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
+    unsupported: ClassVar[Unsupported] = {
+        Part.DOWNLINK: "use SplitVFL",
+        Part.SUBSETS: "use SplitVFL",
+        Part.FEDERATION: "federated protocols: SplitVFL, AsyncVFL",
+    }
+    _rate: float | None = None
+    _built = False
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        bottom: BottomFactory = MLP,
+        top: Halves | TopFactory = Linear,
+        width: int = 64,
+        waiting: WaitingRule | None = None,
+        missing: MissingPolicy | None = None,
+        allow_embeddings_by_subtraction: bool = False,
+        allow_invertible_updates: bool = False,
+        local_update: LocalUpdate | None = None,
+        compressor: Compressor | None = None,
+        gradient_compressor: Compressor | None = None,
+        objective: Objective | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        bottom_of: dict[int, BottomFactory] | None = None,
+        optimizer: OptimizerFactory | None = None,
+        lr_scheduler: SchedulerFactory | None = None,
+        active: int | None = None,
+        clock: VirtualClock | None = None,
+        evaluate: Literal["auto", "plain", "protocol"] = "auto",
+        seed: int | None = None,
+        party_shapes: Sequence[Sequence[int]] | None = None,
+        num_classes: int | None = None,
+        party_groups: Sequence[Sequence[int]] | None = None,
+        privacy_ledger: str = "auto",
+    ) -> None:
+        super().__init__()
+        refuse_other_kind("aggregator", aggregator, Aggregator, "Mean()")
+        refuse_unnamed(metrics)
+        refuse_made(bottom=bottom, top=top, bottom_of=bottom_of, optimizer=optimizer, lr_scheduler=lr_scheduler)
+        if width < 1:
+            raise ConfigurationError(f"width must be at least 1; got {width}")
+        for name, value, kind, example in (
+            ("objective", objective, Objective, "Binary()"),
+            ("clock", clock, VirtualClock, "VirtualClock()"),
+            ("waiting", waiting, WaitingRule, "WaitForAll()"),
+            ("missing", missing, MissingPolicy, "Exclude()"),
+            ("local_update", local_update, LocalUpdate, "LocalSteps(2)"),
+            ("compressor", compressor, Compressor, "TopK(share=0.25)"),
+            ("gradient_compressor", gradient_compressor, Compressor, "TopK(share=0.25)"),
+        ):
+            if value is not None:
+                refuse_other_kind(name, value, kind, example)
+        self._given_seed = seed
+        # seed_everything stores its seed in this variable
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
+        with warnings.catch_warnings():  # "already saved during checkpointing": plain_settings drops networks
+            warnings.filterwarnings("ignore", message=r"Attribute '\w+' is an instance of `nn.Module`")
+            self.save_hyperparameters()
+        stored = self.hparams, self._hparams_initial
+        given, signature = names_given(self, self.hparams), inspect.signature(type(self)).parameters
+        drop_others(*stored, {*given, *signature})
+        self._lost = plain_settings(*stored, self.seed, party_shapes, num_classes, party_groups, given)
+        del self._made_with  # a copy of the module needs no copy of its arguments
+        self.aggregator, self.width, self.active = aggregator, width, active
+        self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
+        self._bottom, self._bottom_of, self._top, self._metrics = bottom, bottom_of or {}, top, metrics
+        self.halved = isinstance(top, Mapping)
+        self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
+        self.waiting = waiting or WaitForAll()
+        self.missing = missing or Exclude()
+        self.local_update = local_update
+        self.compressor = compressor
+        self.gradient_compressor = gradient_compressor
+        self.allow_embeddings_by_subtraction = allow_embeddings_by_subtraction
+        self.allow_invertible_updates = allow_invertible_updates
+        self._refuse_unsupported(
+            {
+                Part.WAITING: waiting is not None,
+                Part.MISSING: missing is not None,
+                Part.HIDDEN: aggregator.wire is not None or aggregator.accounting is not None,
+                Part.PROTECTED_EVALUATION: self.protected_evaluation,
+                Part.HALVES: self.halved,
+                Part.LOCAL_UPDATE: local_update is not None,
+                Part.COMPRESSOR: self.compresses,
+            }
+        )
+        self.faults = Faults(self.seed)
+        self.preparation = Preparation()
+        self.books = Books(clock or VirtualClock(), self.own_books())
+        self.privacy = PrivacyBooks()
+        self.label_privacy = PrivacyBooks()
+        self.privacy_ledger = privacy_ledger
+        self.summed = SummedSets()
+        self.keys, self.used = {}, set()
+        self._absence_tried = self._rows_tried = False
+        self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
+        self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
+
+    def _refuse_unsupported(self, given: Mapping[Part, bool]) -> None:
+        refuse_unsupported(type(self), [part for part, is_given in given.items() if is_given])
+
+    # ---- what a protocol may override, besides ``output`` and ``step``
+
+    def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
+        """The order of batches in training; default: a new one every epoch, of records (``shuffled``) or coded rows."""
+        setup = self.aggregator.setup
+        if setup is None:
+            return shuffled(records, batch_size, seed, drop_last)
+        blocks = setup.arrangement(len(records), self.roster.parties, self.seed, Stage.FIT)
+        return Aligned(blocks, batch_size, seed, drop_last)
+
+    def own_books(self) -> Any:
+        """A dataclass with the additional counts of this protocol; None: there are no additional counts.
+
+        It is called in ``VFLModule.__init__``, before the settings of a subclass are there.
+        """
+        return None
+
+    @property
+    def memory(self) -> Memory | None:
+        """The state between rounds that is as large as the data; None: the protocol has no such state."""
+        return self.with_residues(self.missing.memory)
+
+    def with_residues(self, memory: Memory | None) -> Memory | None:
+        """A memory, and the residues of the senders that are hosted here, if there are any."""
+        if not (self.compresses and self._built):
+            return memory
+        party, server = self.sides
+        kept: dict[str, Kept] = {}
+        if isinstance(party, ClearParty) and (self.place is None or self.place.seat.party is not None):
+            kept |= _residues("embeddings", party.sender)
+        if isinstance(server, PlainServer) and (self.place is None or self.place.seat.party is None):
+            kept |= _residues("gradients", server.sender)
+        if not kept:
+            return memory
+        return Memories(kept if memory is None else {"latest embeddings": memory, **kept})
+
+    def top_width(self) -> int:
+        """How many numbers a record has at the input of the top; default: the aggregate's width."""
+        return self.aggregator.out_width(self.width, self.roster)
+
+    def more_legs(self, rows: int) -> tuple[Leg, ...]:
+        """Messages that go with the parties' last leg; default: the labels, if the server needs those of a party."""
+        return () if self.halved else labels_leg(rows, self.roster)
+
+    def owners(self) -> Iterator[nn.Module]:
+        """The networks that belong to different owners: those of each party, then the server's."""
+        for party, bottom in enumerate(self.bottoms.parties):
+            if isinstance(self.top, HalvedTop) and party == self.roster.active:
+                yield nn.ModuleList([bottom, self.top.active])
+            else:
+                yield bottom
+        yield self.top.server if isinstance(self.top, HalvedTop) else self.top
+
+    def parts(self) -> dict[str, str]:
+        """The parts of the model as comparable texts; a checkpoint with other parts is refused."""
+        return {
+            "protocol": type(self).__name__,
+            "aggregator": self.aggregator.identity,
+            "bottom": "\n".join(str(bottom) for bottom in self.bottoms.parties),
+            "top": str(self.top),
+            "objective": self.objective.identity,
+        }
+
+    def standing(self) -> dict[str, float]:
+        """The progress of the training, see ``Books.standing``."""
+        return self.books.standing(self.roster.parties)
+
+    def with_columns(self, said: str | None, uploads: int) -> str | None:
+        """A claim about hidden uploads, and what so many of them tell of the columns behind them."""
+        told = None if self.wire.traits.visible else self.columns_told(uploads)
+        return said if told is None else f"{said}; {told.claim(self.joiner)}"
+
+    def columns_told(self, uploads: int) -> Told | None:
+        """What whoever joins the embeddings can compute of the columns after so many uploads; see ``Told``."""
+        learn, noise = self.parties_learn_from_joiner, self.noise_on_uploads
+        return columns_told(self.reads(), self.party_columns, uploads, learn, noise)
+
+    @property
+    def noise_on_uploads(self) -> Noise:
+        """The noise on what whoever joins the embeddings reads."""
+        return Noise.NONE if self.aggregator.accounting is None else Noise.CHARGED
+
+    def reads(self) -> tuple[Read, ...]:
+        """The numbers that whoever joins the embeddings reads in a round; one party of a group stands for all."""
+        others = {party for group in self.roster.shared for party in group[1:]}
+        found = readable(self.aggregator, self.embedding_widths)
+        return tuple(Read(one.width, tuple(m for m in one.parties if m not in others)) for one in found)
+
+    def initial_bottom(self, party: int) -> nn.Module:
+        """The bottom of a party before training, built again from the party's key."""
+        shape = tuple(self.hparams["party_shapes"][party])
+        factory = self._bottom_of.get(party, self._bottom)
+        return party_bottom(factory, party, shape, self.embedding_widths[party], self.keys)
+
+    def requests_made(self) -> int:
+        """How many requests each party has received in training so far; two a round."""
+        return 2 * self.books.rounds.get(Stage.FIT, 0)
+
+    @property
+    def seeds_networks(self) -> bool:
+        """Whether torch's global generator is seeded in the next step, for dropout in networks; default: always."""
+        return True
+
+    @property
+    def meets_faults(self) -> bool:
+        """Whether faults may happen in a round of this process: not in a federation, where they are real."""
+        return self.place is None
+
+    @property
+    def repeats_the_past(self) -> bool:
+        """Whether the rounds of this training have happened already, in a federation."""
+        return False
+
+    def promised(self) -> dict[str, str]:
+        """The parts that were given and that a training round must use, in words: by name, see ``used``."""
+        if self.repeats_the_past:
+            return self._promised_by_aggregator()
+        parts = {
+            "waiting": None if type(self.waiting) is WaitForAll else self.waiting,
+            "missing": None if type(self.missing) is Exclude else self.missing,
+            "local_update": self.local_update,
+            "compressor": self.compressor or self.gradient_compressor,
+        }
+        given = {name: f"{name}: {type(part).__name__}" for name, part in parts.items() if part is not None}
+        return self._promised_by_aggregator() | given
+
+    def _promised_by_aggregator(self) -> dict[str, str]:
+        aggregator = self.aggregator
+        if self.place is not None or (aggregator.wire is None and aggregator.accounting is None):
+            return {}
+        return {"aggregator": f"aggregator: {type(aggregator).__name__}"}
+
+    def joiners(self) -> tuple[int | None, ...]:
+        """The parties that join embeddings; None stands for the server."""
+        return (None,)
+
+    # ---- where it runs
+
+    @property
+    def owner(self) -> int | None:
+        """Whose process this is: a party's, or None for the server's, and for a simulation, which hosts everybody."""
+        return None if self.place is None else self.place.seat.party
+
+    @property
+    def scores_here(self) -> bool:
+        """Whether this process has the server's outputs; a party of a federation has not."""
+        return self.place is None or self.place.seat.party is None
+
+    def listener(self, ids: Tensor, at: int | None = None) -> Hear | None:
+        """The function to call with each message about records ``ids`` (B,); None: nobody listens.
+
+        ``at``: the party that plays the server; None: the server itself.
+        """
+        return None if self.tap is None else partial(self.tap.sent, ids=ids, at=at)
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of the trainer; without a trainer, prediction."""
+        trainer = self._trainer
+        if trainer is None:
+            return Stage.PREDICT
+        if trainer.training:  # first, because Lightning takes 3 µs for each of these questions
+            return Stage.FIT
+        if trainer.predicting:
+            return Stage.PREDICT
+        if trainer.sanity_checking:
+            return Stage.SANITY_CHECK
+        if trainer.testing:
+            return Stage.TEST
+        return Stage.VALIDATION if trainer.validating or trainer.evaluating else Stage.FIT
+
+    @stage.setter
+    def stage(self, value: Any) -> None:
+        raise ConfigurationError(
+            f"stage is the trainer's stage, which protocols read; keep {value!r} under another name (self.stage_name)"
+        )
+
+    @property
+    def embedding_widths(self) -> tuple[int, ...]:
+        """(M,) the widths of the parties' embeddings."""
+        return self.costs.widths
+
+    @property
+    def datamodule(self) -> Any:
+        """The trainer's datamodule; None if there is none, or if it is a container of loaders without records."""
+        data = getattr(self._trainer, "datamodule", None)
+        return data if hasattr(data, "records") else None
+
+    @property
+    def joint(self) -> bool:
+        """Whether several processes train together."""
+        return self._trainer is not None and self.trainer.world_size > 1
+
+    @property
+    def trains_jointly(self) -> bool:
+        """Whether several processes are in a training step: DDP then needs a gradient of every parameter."""
+        return self.joint and self.stage == Stage.FIT
+
+    @property
+    def clock(self) -> VirtualClock:
+        """The virtual time of the training, and the speeds behind it."""
+        return self.books.clock
+
+    @clock.setter
+    def clock(self, clock: VirtualClock) -> None:
+        self.books.clock = clock
+        if hasattr(self, "costs"):
+            self.costs.use(clock)
+
+    # ---- networks
+
+    def _build_once(self) -> None:
+        own = drawn_from(self.keys[self.owner], "networks") if self.keys else seeded_if_unseeded(self._given_seed)
+        with own, nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
+            try:
+                self.build()
+            except BaseException:
+                if self.keys:  # the trainer moves what is left, and networks without numbers cannot be moved
+                    self._modules.clear()
+                raise
+        refuse_shared(self.owners(), self.roster.parties)
+        self._built = True  # what has refused to be built is refused again
+
+    def build(self) -> None:
+        """Build the networks, and what depends on their shapes; a protocol with more networks extends this function."""
+        note_shapes(self.hparams, self.datamodule)
+        shapes = tuple(tuple(shape) for shape in self.hparams["party_shapes"])
+        classes = self.hparams["num_classes"]
+        self.roster = roster_of(len(shapes), self.hparams["party_groups"], self.active)
+        self.hparams["party_groups"] = several(self.hparams["party_groups"])
+        self.aggregator = self.aggregator.among(self.roster)
+        self.wire = wire_of(self.aggregator)
+        self.sides = Sides.of(self.wire)
+        self.objective = self._objective or objective_for(classes)
+        self.objective.prepare(classes)
+        refuse_other_targets(self.objective.targets, self.datamodule)
+        self.bottoms = build_bottoms(
+            self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster, self.keys
+        )
+        self.party_columns = tuple(map(columns_of, self.bottoms.parties, shapes))
+        refuse_parameters_of(self.aggregator)
+        try_aggregator(self.aggregator, self.width, self.roster)
+        widths = self.aggregator.widths(self.width, self.roster)
+        outputs = self.objective.outputs(classes)
+        if isinstance(self._top, Mapping):
+            active = self.roster.active
+            self.top = build_halves(self._top, self.top_width(), self.width, outputs, self.keys, widths, active)
+        else:
+            self.top = build_top(self._top, self.top_width(), outputs, self.keys, widths)
+        note_outputs(self.hparams, self._top, outputs)
+        self._refuse_other_width()
+        self.books.begin(self.roster.parties)
+        chosen = self._metrics or self.objective.metrics(classes)
+        self.val, self.test = Scores("val", chosen), Scores("test", chosen)
+        self.costs = Costs(
+            self.aggregator,
+            self.roster,
+            self.clock,
+            self.bottoms,
+            self.top,
+            shapes,
+            self.width,
+            self.top_width(),
+            self.more_legs,
+        )
+        self._refuse_unsupported({Part.GROUPS: bool(self.roster.shared)})
+        self._top_may_draw = not has_rule(self.top)
+        if self.local_update is not None:
+            self._check_local_update(self.local_update)
+            self.costs.local_update = self.local_update
+        if self.compresses:
+            self._check_compressors()
+            self.wire = InTheClear(self.aggregator, self.compressor, self.gradient_compressor)
+            self.sides = Sides.of(self.wire)
+            self.costs.wire = self.wire
+            self.costs.legs(1)
+            self.wire.downlink(1, self.embedding_widths, self.roster)  # refuses widths that cannot be sent
+
+    @property
+    def compresses(self) -> bool:
+        """Whether embeddings or gradients are compressed."""
+        return self.compressor is not None or self.gradient_compressor is not None
+
+    def _check_compressors(self) -> None:
+        """Refuse compressors where parties do not send embeddings in the clear."""
+        if self.aggregator.wire is not None or self.aggregator.accounting is not None:
+            raise ConfigurationError(
+                f"{type(self.aggregator).__name__} sends messages of its own form, which no compressor changes; use "
+                "Concat, Sum, Mean or Max, or leave out compressor and gradient_compressor"
+            )
+        if self.protected_evaluation:
+            raise ConfigurationError("compressors work in training alone; use evaluate: plain")
+
+    def _check_local_update(self, update: LocalUpdate) -> None:
+        """Refuse a local update that has no gradient of embeddings, or whose bottoms are summed after the step."""
+        update.check(self.roster.parties)
+        who = f"local_update: {type(update).__name__} learns from gradients of embeddings"
+        if self.aggregator.form is not Embeddings:
+            raise ConfigurationError(
+                f"{who}, and {type(self.aggregator).__name__} sends those of weights; use Mean or MaskedSum"
+            )
+        if self.roster.shared:
+            raise ConfigurationError(f"{who}, and groups sum the updates of one step; leave out party_groups")
+
+    def _refuse_other_width(self) -> None:
+        """Refuse an own ``top_width`` that is not the width of what the top gets."""
+        own = type(self).top_width.__module__.partition(".")[0] != "lightning_vfl"
+        others = ("output", "output_of", "output_in_the_clear", "head", "step")  # may give the top something else
+        inherited = all(getattr(type(self), name).__module__.startswith("lightning_vfl.") for name in others)
+        width = self.aggregator.out_width(self.width, self.roster)
+        if own and inherited and self.top_width() != width:
+            raise ConfigurationError(
+                f"top_width of {type(self).__name__} is {self.top_width()}, but {type(self.aggregator).__name__} gives "
+                f"the top {width} numbers of a record; override head too, which calls the top, or leave top_width out"
+            )
+
+    def build_for(self, data: Any) -> None:
+        """Build the networks for a datamodule, before a fit or without a trainer.
+
+        A fit then trains these networks: loggers can watch them, and parameters can be counted or frozen before it.
+
+        Args:
+            data: of the fit; it need not be set up. Files that it downloads are downloaded.
+
+        Raises:
+            ConfigurationError: for anything but a datamodule that knows the shapes of its parties.
+
+        Examples:
+            >>> from lightning_vfl import SplitVFL
+            >>> from lightning_vfl.aggregators import Mean
+            >>> from lightning_vfl.datamodules import Digits
+            >>> module = SplitVFL(Mean(), width=8)
+            >>> module.build_for(Digits())
+            >>> sum(parameter.numel() for parameter in module.top.parameters())
+            90
+        """
+        if not hasattr(data, "party_shapes"):
+            raise ConfigurationError(
+                f"build_for must be given a VerticalDataModule, which knows the shapes; got {type(data).__name__}; for "
+                "loaders of your own give the module party_shapes= and num_classes=, and call configure_model()"
+            )
+        data.prepare_data()
+        note_shapes(self.hparams, data)
+        self.configure_model()
+
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        """As torch's; a network that is not built yet is told in one line."""
+        if "_modules" not in self.__dict__:
+            raise NotBuilt(
+                f"__init__ of {type(self).__name__} must first call super().__init__(...), as a module of torch"
+            )
+        if self._built or name.startswith("_") or name in self.__dict__.get("_modules", ()):
+            return super().__getattr__(name)
+        raise not_built(self, name)
+
+    def named_parameters(self, *given: Any, **settings: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """As torch's, which ``parameters``, ``freeze``, optimisers and summaries call.
+
+        Raises:
+            NotBuilt: before the networks are built.
+        """
+        launched = parent_process() is not None  # by a launcher, which asks for parameters before it runs the fit
+        if not (self._built or "bottoms" in self._modules or launched):
+            raise not_built(self, "parameters")
+        return super().named_parameters(*given, **settings)
+
+    def state_dict(self, *given: Any, **settings: Any) -> dict[str, Any]:  # type: ignore[override]  # overloads
+        """As torch's.
+
+        Raises:
+            NotBuilt: before the networks are built, if no trainer asks.
+        """
+        if not self._built and self._trainer is None:
+            raise not_built(self, "weights")
+        weights: dict[str, Any] = super().state_dict(*given, **settings)
+        return weights
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load weights; the networks are built first.
+
+        Raises:
+            ConfigurationError: if the shapes for which they would be built are not known.
+        """
+        if not self._built and state_dict:
+            if self.hparams["party_shapes"] is None and self.datamodule is None:
+                raise ConfigurationError(
+                    "weights cannot be loaded before the networks are built; call build_for(datamodule) first, or use "
+                    f"{type(self).__name__}.load_from_checkpoint(path)"
+                )
+            self.configure_model()
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def __prepare_scriptable__(self) -> Any:
+        """Refuse ``torch.jit.script``, which calls this function, also from ``to_torchscript``."""
+        raise ConfigurationError(
+            'torch.jit.script cannot compile a round of messages; use method="trace" with a tensor for each party, or '
+            "`lightning-vfl export`, which writes the halves of the parties and the server"
+        )
+
+    # ---- outputs
+
+    @abstractmethod
+    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The top model's output (B, outputs) for a batch in a stage that does not train."""
+
+    def output_in_the_clear(self, batch: VerticalBatch, roll: Roll | None = None) -> Tensor:
+        """The top's output for the embeddings of the included parties (None: all), aggregated in real arithmetic."""
+        roll = roll or Roll.everyone(self.roster.parties)
+        return self.output_of(self.bottoms(batch.features), roll, batch.present, self.columns_from(roll))
+
+    def columns_from(self, roll: Roll) -> Tensor | None:
+        """(D_out,) bool, the columns of the aggregate that these parties bring; None: all."""
+        return None if roll.complete else self.aggregator.columns(self.embedding_widths, roll)
+
+    def output_of(
+        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
+    ) -> Tensor:
+        """The server's output for M embeddings (B, D_m), aggregated in real arithmetic; ``columns`` as in ``head``."""
+        return self.head(self.joined(h, roll, present), columns)
+
+    def joined(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> Tensor:
+        """``plain`` of M embeddings (B, D_m); the first time that some do not count, the aggregator is tried."""
+        self.refuse_uncounted(roll, present)
+        return self.aggregator.plain(h, roll, present)
+
+    def refuse_uncounted(self, roll: Roll, present: Tensor | None) -> None:
+        """Refuse, once, an aggregator that uses embeddings of absent parties, or rows that a party does not hold."""
+        if not self._absence_tried and len(roll.counted) < self.roster.parties:
+            self._absence_tried = True
+            refuse_uncounted(self.aggregator, self.embedding_widths, roll)
+        if not self._rows_tried and present is not None:
+            self._rows_tried = True
+            refuse_uncounted(self.aggregator, self.embedding_widths, Roll.everyone(self.roster.parties), True)
+
+    def answers(self, there: Tensor) -> Tensor:
+        """(B,) bool, the records that get a prediction if the parties in ``there`` (B, M) bool are not absent."""
+        return there.any(1)
+
+    def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The server's output for an aggregate; a padding policy puts zeros into absent columns.
+
+        What the server's networks draw in a round does not depend on the draws of bottoms.
+
+        Args:
+            value: (B, D_out).
+            columns: (D_out,) bool, the columns that arrived; None: all.
+        """
+        if self.training and self.bottoms.stream is not None and self._top_may_draw:
+            seed, names = self.bottoms.stream
+            seed_torch(value.device, self.keys.get(None, seed), *names, "server")
+        value = self.join(value, columns)
+        takes_columns = isinstance(self.top, ColumnAwareTop | HalvedTop)
+        output: Tensor = self.top(value, columns) if takes_columns else self.top(value)
+        return output
+
+    def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
+        """The top's input for an aggregate."""
+        padding = self.missing.padding
+        return value if columns is None or padding is None else padding.pad(value, columns)
+
+    def rank_loss(self, output: Tensor, batch: VerticalBatch) -> Tensor:
+        """This process's loss, weighted by its rows: the mean over processes is the mean loss of the joint batch."""
+        mine = len(batch.record_ids)
+        if mine == 0:  # the joint batch has fewer rows than there are processes: this process contributes zero
+            return output.sum() * 0.0
+        loss = mean_loss(self.objective, output, batch)
+        return loss if batch.joint is None else loss * (mine * self.trainer.world_size / batch.joint.total)
+
+    # ---- optimiser
+
+    @property
+    def lr(self) -> float | None:
+        """The rate that replaces that of ``optimizer``; LearningRateFinder sets it.
+
+        A module with an own ``configure_optimizers`` and a ``learning_rate`` has none: Lightning then searches the
+        ``learning_rate``.
+        """
+        own = type(self).configure_optimizers is not SplitModel.configure_optimizers
+        if own and self._rate is None and ("learning_rate" in vars(self) or "learning_rate" in self.hparams):
+            raise AttributeError("lr")
+        return self._rate
+
+    @lr.setter
+    def lr(self, rate: float | None) -> None:
+        self._rate = rate
+
+    def configure_optimizers(self) -> Any:
+        """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
+        make = self._optimizer or _ADAM
+        own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
+        parameters = self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own]
+        once = list(dict.fromkeys(parameters))  # parties may share a frozen layer
+        optimizer = made("optimizer", make, once, Optimizer)
+        self.used.add("optimizer")
+        for group in optimizer.param_groups if self._rate is not None else ():
+            group["lr"] = self._rate
+        if self._lr_scheduler is None:
+            return optimizer
+        schedule = made("lr_scheduler", self._lr_scheduler, optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val/loss"}}
+
+    def clip_gradients(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """As Lightning's, but separately for each owner: no owner knows the gradient norm of another.
+
+        Lightning's ``configure_gradient_clipping`` calls this function, and one of an author may. Networks that
+        ``owners`` does not name are clipped together with those of the last owner, the server.
+        """
+        values = gradient_clip_val, self.trainer.gradient_clip_val
+        if not any(values) and gradient_clip_algorithm in (None, self.trainer.gradient_clip_algorithm):
+            return
+        by_owner = [list(network.parameters()) for network in self.owners()]
+        named = {id(parameter) for parameters in by_owner for parameter in parameters}
+        by_owner[-1] += [parameter for parameter in self.parameters() if id(parameter) not in named]
+        for parameters in by_owner:
+            own = _OwnGradients(optimizer, parameters)
+            super().clip_gradients(own, gradient_clip_val, gradient_clip_algorithm)  # type: ignore[arg-type]
+
+
+def _residues(what: str, sender: Sender | None) -> dict[str, Sender]:
+    """What a sender keeps between rounds, by name; empty if it keeps nothing."""
+    return {} if sender is None or not sender.compressor.feedback else {f"residues of {what}": sender}
