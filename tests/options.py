@@ -7,8 +7,9 @@ from jsonargparse import ArgumentParser as Parser
 
 from lightning_vfl import datamodules, protocols
 from lightning_vfl.commands.align import STEPS
+from lightning_vfl.commands.command import loaded
+from lightning_vfl.commands.known_classes import settings_of
 from lightning_vfl.commands.short_help import GROUPS, OPTIONS
-from lightning_vfl.commands.suggestions import settings_of
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
@@ -18,7 +19,7 @@ LIGHTNINGS = {"--help", "--weights_only", "--verbose", "--return_predictions"}
 
 def of_command(name: str) -> dict[str, object]:
     """The text and the options of a command itself."""
-    parser = COMMANDS[name].load(name).parser(VFLCLI(["list"]))
+    parser = loaded(name).parser(VFLCLI(["list"]))
     told = set(TOLD) if COMMANDS[name].method else set()
     own = [action for action in parser._actions if _is_own(action, parser, told)]
     options = [action.option_strings[-1] for action in own if action.option_strings]
@@ -33,7 +34,7 @@ def of_command(name: str) -> dict[str, object]:
 
 def of_recipes() -> list[str]:
     """The options of every command that reads a recipe, with the settings of all protocols and data sets."""
-    parser = COMMANDS["fit"].load("fit").parser(VFLCLI(["list"]))
+    parser = loaded("fit").parser(VFLCLI(["list"]))
     accepted = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
     groups = {option.partition(".")[0] for option in accepted if "." in option} - {"--trainer", "--model", "--data"}
     passed = {"--help", "--print_shtab"} | groups

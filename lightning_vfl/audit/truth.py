@@ -14,7 +14,6 @@ from lightning_vfl.networks.modes import evaluating
 
 if TYPE_CHECKING:
     from lightning_vfl.audit.transcript import Transcript
-    from lightning_vfl.datamodules import VerticalDataModule
     from lightning_vfl.protocols import VFLModule
 
 AT_ONCE = 8192  # records
@@ -30,7 +29,7 @@ class Truth:
         data: the data, set up for a fit.
     """
 
-    def __init__(self, data: "VerticalDataModule") -> None:
+    def __init__(self, data: Any) -> None:
         self.data = data
         self._records = data.records("train")
         self.features = cache(self._features)
@@ -82,7 +81,7 @@ class Truth:
 
     def labels(self) -> Tensor:
         """(N,) int64."""
-        labels = self._records.labels
+        labels: Tensor | None = self._records.labels
         if self.classes < 2:
             raise ConfigurationError("the labels are numbers and not classes; attack features instead")
         if labels is None or labels.dim() > 1:

@@ -18,14 +18,13 @@ from lightning_vfl.align.session import COMPARER, Reveal, Session
 from lightning_vfl.align.steps import digest_of, mask_list, match_lists, pass_lists, records_at, take_rows
 from lightning_vfl.commands.align_tables import TableFile, check_out, common_words, map_path, write_aligned
 from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules.records.party_tables import CSVForm, csv_forms
 from lightning_vfl.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from lightning_vfl.align.group import Progress
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
     "Find the records that several parties have in common, without showing the others: every party runs mask, then "
@@ -42,7 +41,7 @@ class AlignCommand(Command):
         parser.add_argument("step", type=str, metavar="STEP", help=", ".join(STEPS))
         parser.add_argument("options", nargs=REMAINDER, metavar="...", help="see align STEP --help")
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         return run_alone([cli.given.step, *(cli.given.options or ())])
 
 

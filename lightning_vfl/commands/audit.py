@@ -12,10 +12,9 @@ from lightning_vfl.audit.finding import NOT_ATTACKED
 from lightning_vfl.audit.report import refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES
 from lightning_vfl.callbacks import Audit
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files
 from lightning_vfl.commands.usage import UsageError
-from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.datamodules.party_number import party_number
 from lightning_vfl.errors import nearest
@@ -50,21 +49,21 @@ class AuditCommand(Command):
             "--fail-above", type=str, nargs="+", default=[], help="NAME=x: exit status 1 if an attack has more success"
         )
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: CLI) -> int:
         limits = dict(_limit(text) for text in cli.given.fail_above)
         cli.build()
         attacks = cli.config_init[self.name].attacks
         _refuse_unknown(limits, attacks)
         audits = [self._audit(who, attacks, cli) for who in cli.given.attacker]
         refuse_report(cli.given.report)
-        cli.trainer.callbacks.extend(audits)  # type: ignore[attr-defined]  # set in Trainer.__init__
+        cli.trainer.callbacks.extend(audits)
         cli.take_folder()
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
         findings = [found for one in audits for found in one.findings]
         print_files(write_reports(findings, cli.given.report, cli.model))
         return 1 if _above(findings, limits) else 0
 
-    def _audit(self, who: str, attacks: Sequence[Attack] | None, cli: VFLCLI) -> Audit:
+    def _audit(self, who: str, attacks: Sequence[Attack] | None, cli: CLI) -> Audit:
         """The audit of an attacker, who is called in the table as on the command line."""
         one = Audit(_numbered(who, cli.datamodule), attacks, None, cli.given.limit_bytes)
         one.attacker = replace(one.attacker, name=who)

@@ -1,15 +1,44 @@
 """What a sub-command of ``lightning-vfl`` is."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from lightning_vfl.commands.table import COMMANDS
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+    from jsonargparse import ArgumentParser, Namespace
     from lightning.pytorch.cli import LightningArgumentParser
 
-    from lightning_vfl.commands.vfl_cli import VFLCLI
+
+class CLI(Protocol):
+    """What commands use of the command line, see ``VFLCLI``."""
+
+    model: Any
+    datamodule: Any
+    trainer: Any
+    arguments: list[str]
+    config_init: Any
+    config_dump: Any
+    _subcommand_parsers: Any
+
+    @property
+    def command(self) -> "Command": ...
+
+    @property
+    def given(self) -> "Namespace": ...
+
+    def trainer_parser(self, method: str) -> "LightningArgumentParser": ...
+
+    def data_parser(self) -> "LightningArgumentParser": ...
+
+    def empty_parser(self) -> "LightningArgumentParser": ...
+
+    def build(self) -> Self: ...
+
+    def take_folder(self) -> None: ...
+
+    def run_trainer(self) -> None: ...
 
 
 class Command(ABC):
@@ -30,7 +59,7 @@ class Command(ABC):
     def add_options(self, parser: "ArgumentParser") -> None:
         """Add the options of the command itself; those of a recipe are in the parser of ``COMMANDS[name].method``."""
 
-    def parser(self, cli: "VFLCLI") -> "LightningArgumentParser":
+    def parser(self, cli: "CLI") -> "LightningArgumentParser":
         """All options.
 
         Args:
@@ -44,7 +73,7 @@ class Command(ABC):
         return parser
 
     @abstractmethod
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: "CLI") -> int:
         """Do the work and return the exit status.
 
         Args:
@@ -54,6 +83,13 @@ class Command(ABC):
             UsageError: for options that cannot be used together.
             ConfigurationError: if the work cannot be done as asked.
         """
+
+
+def loaded(name: str) -> Command:
+    """The command with this name, whose file is imported here."""
+    module, _, kind = COMMANDS[name].path.partition(".")
+    command: Command = getattr(import_module(f"lightning_vfl.commands.{module}"), kind)(name)
+    return command
 
 
 def with_both_spellings(parser: "ArgumentParser") -> None:

@@ -10,8 +10,7 @@ import yaml
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import LightningArgumentParser
 
-from lightning_vfl.commands.command import Command
-from lightning_vfl.commands.vfl_cli import VFLCLI
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.datamodules import CSVTables, ParquetTables, Records, VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.trained.predictions import write_table
@@ -35,7 +34,7 @@ class CutCommand(Command):
 
     about = _ABOUT
 
-    def parser(self, cli: VFLCLI) -> LightningArgumentParser:
+    def parser(self, cli: CLI) -> LightningArgumentParser:
         parser = cli.data_parser()
         parser.description = self.about
         self.add_options(parser)
@@ -45,7 +44,7 @@ class CutCommand(Command):
         parser.add_argument("--out", type=str, required=True, help="folder of the tables and the recipe")
         parser.add_argument("--format", type=Literal["parquet", "csv"], default="parquet", help="of the tables")
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: CLI) -> int:
         data = cli._subcommand_parsers[self.name].instantiate_classes(cli.given)["data"]
         for line in cut(data, Path(cli.given.out), cli.given.format):
             print(line)

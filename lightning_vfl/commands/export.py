@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import short
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
     "Write each party's half of a trained model (the scaling of its features and its bottom) and the server's half "
@@ -37,7 +35,7 @@ class ExportCommand(Command):
             "--trusted", type=str, nargs="+", default=[], help="packages whose classes the checkpoint may name"
         )
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         from lightning_vfl.commands.checkpoints import find_checkpoint, folder_of_run
         from lightning_vfl.commands.run_config import RUNS
         from lightning_vfl.export.trained import load_trained

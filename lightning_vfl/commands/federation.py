@@ -12,10 +12,9 @@ from jsonargparse import ArgumentParser
 
 from lightning_vfl.callbacks import PredictionWriter, PrivacyBudget
 from lightning_vfl.callbacks.injector import FaultInjector
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.one_line import one_line
 from lightning_vfl.commands.run_config import RUNS
-from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile, Weights
@@ -38,7 +37,7 @@ class ServeCommand(Command):
         _add_federation(parser)
         parser.add_argument("--events", type=str, default=None, help="a file that keeps what happened in every round")
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: CLI) -> int:
         _refuse_early(cli)
         given = cli.given
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
@@ -65,7 +64,7 @@ class PartyCommand(Command):
             help="end the privacy ledger of this run, and begin a new one; given again, it changes nothing",
         )
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: CLI) -> int:
         _refuse_early(cli)
         given = cli.given
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
@@ -98,7 +97,7 @@ class FederateCommand(Command):
             help="seeded: initial weights and noise follow from the seed, so that the server can compute every column",
         )
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: CLI) -> int:
         given = cli.given
         if not given.local:
             raise ConfigurationError(
@@ -148,7 +147,7 @@ def _relay(given: str | None) -> Path | None:
     return None if given is None else Path(given)
 
 
-def _refuse_early(cli: VFLCLI) -> None:
+def _refuse_early(cli: CLI) -> None:
     """Refuse, before a process starts, protocols and data that are not divided, and processes that cannot connect.
 
     Raises:
@@ -166,7 +165,7 @@ def _refuse_early(cli: VFLCLI) -> None:
 
 
 def _serve(
-    cli: VFLCLI,
+    cli: CLI,
     charter: Charter,
     identity: Identity,
     injected: bool,
@@ -174,7 +173,8 @@ def _serve(
     local: bool,
     relay: Path | None = None,
 ) -> None:
-    from lightning_vfl.federation.session import Run, serve  # grpc, after the processes of federate have parted
+    from lightning_vfl.federation.run import Run  # grpc
+    from lightning_vfl.federation.session import serve  # grpc, after the processes of federate have parted
 
     cli.build()
     _refuse_faults(cli, injected)
@@ -185,7 +185,7 @@ def _serve(
 
 
 def _take_part(
-    cli: VFLCLI,
+    cli: CLI,
     charter: Charter,
     identity: Identity,
     seat: SeatFile,
@@ -195,26 +195,27 @@ def _take_part(
     relay: Path | None = None,
     new_ledger_after: str = "",
 ) -> None:
-    from lightning_vfl.federation.session import Run, take_part
+    from lightning_vfl.federation.run import Run
+    from lightning_vfl.federation.session import take_part
 
     cli.build()
     _refuse_faults(cli, injected)
     _refuse_unwritable(cli, "parties")
     if seat.budget is not None:
         budget = PrivacyBudget(seat.budget.epsilon, seat.budget.delta)
-        cli.trainer.callbacks.append(budget)  # type: ignore[attr-defined]  # set in Trainer.__init__
+        cli.trainer.callbacks.append(budget)
     cli.take_folder()
     run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), relay)
     take_part(run, seat, name, new_ledger_after)
 
 
-def _refuse_faults(cli: VFLCLI, injected: bool) -> None:
+def _refuse_faults(cli: CLI, injected: bool) -> None:
     """Refuse a recipe of faults in a federation in which faults happen.
 
     Raises:
         ConfigurationError: naming the callback.
     """
-    faults = [callback for callback in cli.trainer.callbacks if isinstance(callback, FaultInjector)]  # type: ignore[attr-defined]  # set in Trainer.__init__
+    faults = [callback for callback in cli.trainer.callbacks if isinstance(callback, FaultInjector)]
     if faults and not injected:
         raise ConfigurationError(
             f"{type(faults[0]).__name__} injects faults in simulations and with federate --inject; here faults happen; "
@@ -222,7 +223,7 @@ def _refuse_faults(cli: VFLCLI, injected: bool) -> None:
         )
 
 
-def _refuse_unwritable(cli: VFLCLI, writer: str) -> None:
+def _refuse_unwritable(cli: CLI, writer: str) -> None:
     """Refuse a file of predictions that cannot be written, before anybody waits for this process.
 
     Args:
@@ -232,13 +233,13 @@ def _refuse_unwritable(cli: VFLCLI, writer: str) -> None:
     Raises:
         ConfigurationError: naming the path.
     """
-    for callback in cli.trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
+    for callback in cli.trainer.callbacks:
         predicts = isinstance(callback, PredictionWriter) and cli.given.do == "predict"
         if predicts and callback.writes and callback.at == writer:
             refuse_unwritable(callback.path)
 
 
-def _of(cli: VFLCLI, injected: bool, local: bool) -> tuple[str, dict[str, str], bool, str | None, bool]:
+def _of(cli: CLI, injected: bool, local: bool) -> tuple[str, dict[str, str], bool, str | None, bool]:
     given = cli.given
     shared = {
         key: value for key, value in cli.config_dump.items() if key in ("model", "data", "trainer", "seed_everything")
@@ -251,14 +252,14 @@ def _made(name: str, folder: Path) -> Identity:
     return load(*paths(name, folder / "keys"))
 
 
-def _move(cli: VFLCLI, folder: Path, quiet: bool) -> None:
+def _move(cli: CLI, folder: Path, quiet: bool) -> None:
     """Let a process write into a folder of its own."""
     cli.given.trainer.default_root_dir = str(folder)
     if quiet:
         cli.given.trainer.enable_progress_bar = False
 
 
-def _find_parties(cli: VFLCLI) -> int | list[str]:
+def _find_parties(cli: CLI) -> int | list[str]:
     """The names of the parties' tables, if every party has a file of its own; else the number of parties.
 
     It is found out in a process of its own, so that no thread of the data set's libraries is left here.

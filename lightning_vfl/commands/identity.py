@@ -1,16 +1,12 @@
 """``lightning-vfl identity``: the key and the certificate of a server or a party."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
 from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.federation.identity import make_identity, paths
-
-if TYPE_CHECKING:
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
     "Generate the identity of the server or of a party of a federation: NAME.key (private key, mode 0600), which stays "
@@ -28,7 +24,7 @@ class IdentityCommand(Command):
     def add_options(self, parser: ArgumentParser) -> None:
         _add_options(parser)
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         return _run(cli.given)
 
 

@@ -2,12 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
     "Generate a long-lived identity key (Ed25519) for every party: party-0.key.pem (private, mode 0600) and "
@@ -26,7 +24,7 @@ class KeysCommand(Command):
         parser.add_argument("folder", type=str, metavar="FOLDER", help="folder of the files; made if it does not exist")
         parser.add_argument("--parties", type=int, required=True, help="number of parties")
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         from lightning_vfl.crypto import Identities  # torch
 
         made = Identities.make(cli.given.folder, cli.given.parties)

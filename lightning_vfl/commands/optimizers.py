@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from lightning_vfl.commands.known_classes import settings_of
+
 PARTS = ("optimizer", "lr_scheduler")
 _OF_RECIPES = (*PARTS, "model", "data", "trainer", "predictions", "ckpt_path", "seed_everything", "print_config")
 ALIASES = ("--optimizer", "--optimizer.lr", "--lr_scheduler", "--model.lr")
@@ -71,8 +73,6 @@ def optimizer_named(words: Sequence[str], recipe: Mapping[str, Any], part: str =
 
 def takes(model: str, setting: str = "optimizer") -> bool:
     """Whether the class with this import path has a setting; a class of a user's own may have no ``optimizer``."""
-    from lightning_vfl.commands.suggestions import settings_of  # which needs the recipes, which need this file
-
     module, _, name = model.rpartition(".")
     try:
         return setting in settings_of(getattr(import_module(module), name))

@@ -4,13 +4,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class PlotCommand(Command):
@@ -20,7 +18,7 @@ class PlotCommand(Command):
         parser.add_argument("results", type=str, metavar="RESULTS", help="folder that lightning-vfl study has written")
         parser.add_argument("--metric", type=str, help="metric to draw; default: figure.metric of its study.yaml")
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         from lightning_vfl.study import read_study
         from lightning_vfl.study import table as tables
         from lightning_vfl.study.figures import out_of_sight

@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from lightning_vfl.commands.command import CLI
 from lightning_vfl.commands.stand_ins import add_stand_in, stand_in_named
 from lightning_vfl.commands.training import TrainerCommand
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class PredictCommand(TrainerCommand):
@@ -20,7 +19,7 @@ class PredictCommand(TrainerCommand):
         )
         add_stand_in(parser)
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         if cli.given.absent is None:
             return super().run(cli)
         from lightning_vfl.absence import PredictWithout  # pandas, which other predictions do not need
@@ -33,6 +32,6 @@ class PredictCommand(TrainerCommand):
         def absent() -> tuple[int, ...]:  # the data know the names of their parties when the prediction begins
             return tuple(sorted({party_number(name, data.party_names) for name in names}))
 
-        cli.trainer.callbacks.append(PredictWithout(absent, stand_in))  # type: ignore[attr-defined]
+        cli.trainer.callbacks.append(PredictWithout(absent, stand_in))
         cli.run_trainer()
         return 0

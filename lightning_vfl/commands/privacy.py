@@ -3,31 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Literal
 
-import torch
 from jsonargparse import ArgumentParser, Namespace
-from lightning.pytorch import Trainer
 from rich.table import Table
 
-from lightning_vfl.callbacks.injector import FaultInjector
 from lightning_vfl.commands import trials
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
+from lightning_vfl.commands.planned_cost import Plan, planned
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
-from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy import Figure, PoissonBinomialEvent, PrivacyEvent, worst_epsilon, worst_figure
+from lightning_vfl.privacy import PoissonBinomialEvent
 from lightning_vfl.privacy.events import AGAINST, UNITS, against, coalitions, in_words, label
-from lightning_vfl.privacy.solve import largest_beta, largest_epochs, largest_levels
-from lightning_vfl.protocols import CascadeVFL
-from lightning_vfl.protocols.accounts.charging import refuse_what_links_records
-from lightning_vfl.protocols.accounts.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
+from lightning_vfl.privacy.solve import largest_beta, largest_levels
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.terminal import console
 
-MOST_COUNTED = 10_000  # epochs that are tried one after the other
 DELTAS = [1e-3, 1e-5, 1e-7]
 
 _ABOUT = (
@@ -53,7 +45,7 @@ class PrivacyCommand(Command):
         )
         parser.add_argument("--unit", type=Literal[UNITS], default="party-record", help="what --solve protects")
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: CLI) -> int:
         own = cli.given
         if (own.solve is None) != (own.target_epsilon is None):
             raise UsageError("--solve and --target-epsilon belong together; give both")
@@ -82,78 +74,6 @@ class PrivacyCommand(Command):
         return 0
 
 
-def planned(module: VFLModule, data: VerticalDataModule, trainer: Trainer) -> "Plan":
-    """The plan of a fit. The module, data and trainer are set up for it and must not be used for anything else."""
-    data.setup("fit")
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
-        if isinstance(callback, FaultInjector):
-            callback.setup(trainer, module, "fit")
-    module.build_for(data)
-    refuse_what_links_records(module, data)  # the fit refuses them too
-    return Plan(module, data, trainer)
-
-
-class Plan:
-    """The releases of a fit, and their privacy cost.
-
-    Args:
-        module: the protocol, built.
-        data: set up for a fit.
-        trainer: has the limits of the fit and the number of processes; no process is started.
-    """
-
-    def __init__(self, module: VFLModule, data: VerticalDataModule, trainer: Trainer) -> None:
-        records = data.records("train")
-        self.records, self.limits = len(records), Limits.of(trainer)
-        self.parties = module.roster.parties
-        self.schedule = partial(
-            module.schedule, records, data.batch_size * trainer.world_size, data.seed, data.drop_last
-        )
-        loader = data.val_dataloader() if module.protected_evaluation else []
-        self.validation = None if isinstance(loader, list) else loader.schedule
-        self.releases = self._validated(planned_releases(self.schedule(), self.records, self.limits))
-        self.events = module.possible_events()  # needs the schedule, which decides who joins embeddings
-        self.timed = isinstance(module, CascadeVFL)
-        self.width, self.batch = module.width, data.batch_size
-        self.largest_class = trials.share_of_largest_class(records.labels_at(torch.arange(len(records))))
-
-    def epsilon(self, delta: float, unit: str, events: Sequence[PrivacyEvent] | None = None) -> float:
-        """The largest cost of the fit, or of the fit with other events."""
-        return self._cost(self.releases, delta, unit, self.events if events is None else events)
-
-    def figure(self, delta: float, unit: str, events: Sequence[PrivacyEvent]) -> Figure:
-        """The smallest known bound on the cost of the fit with these events, and its account."""
-        return worst_figure(events, self.releases.most, self.releases.total, delta, unit)
-
-    def most_epochs(self, target: float, delta: float, unit: str) -> int:
-        """The largest number of epochs that costs at most the target; the limit on steps is ignored."""
-        limits = replace(self.limits, epochs=None, steps=None)
-        schedule = self.schedule()
-        if schedule.whole_passes and limits.batches_of(schedule.steps) == schedule.steps:
-
-            def epsilon(epochs: int) -> float:
-                training = Releases(epochs, epochs * schedule.steps, epochs, epochs * self.records)
-                return self._cost(self._validated(training), delta, unit, self.events)
-
-            return largest_epochs(target, epsilon)
-        costs = []
-        for releases in islice(releases_by_epoch(schedule, self.records, limits), MOST_COUNTED):
-            costs.append(self._cost(self._validated(releases), delta, unit, self.events))
-            if costs[-1] > target:
-                break
-        return largest_epochs(target, lambda epochs: costs[min(epochs, len(costs)) - 1], MOST_COUNTED)
-
-    def _validated(self, training: Releases) -> Releases:
-        """With the validations of the fit, if they release records through the protocol."""
-        if self.validation is None:
-            return training
-        return self.limits.with_validation(training, self.schedule().steps, self.validation)
-
-    @staticmethod
-    def _cost(releases: Releases, delta: float, unit: str, events: Sequence[PrivacyEvent]) -> float:
-        return worst_epsilon(events, releases.most, releases.total, delta, unit)
-
-
 def _print(plan: Plan, deltas: Sequence[float]) -> None:
     releases, several = plan.releases, len(plan.events) > 1
     print(
@@ -175,7 +95,7 @@ def _print(plan: Plan, deltas: Sequence[float]) -> None:
     console().print(table)
 
 
-def _changed(cli: VFLCLI, options: Sequence[str]) -> VFLCLI:
+def _changed(cli: CLI, options: Sequence[str]) -> VFLCLI:
     """The recipe of this command with further options."""
     return VFLCLI([*cli.arguments, *options]).build()
 

@@ -6,13 +6,11 @@ import sys
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.configs import packaged
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 KINDS = tuple(dict.fromkeys(name.partition("/")[0] for name in packaged()))
 
@@ -47,6 +45,6 @@ class ListCommand(Command):
     def add_options(self, parser: "ArgumentParser") -> None:
         parser.add_argument("kind", nargs="?", choices=KINDS, help=f"kind of recipes; default: {', '.join(KINDS)}")
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         print(*lines(cli.given.kind), sep="\n")
         return 0

@@ -3,13 +3,13 @@
 import inspect
 import json
 from collections.abc import Sequence
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lightning_vfl.commands.known_classes import own_classes
 from lightning_vfl.commands.optimizers import (
     PARTS,
     SHORT,
@@ -28,39 +28,7 @@ from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.configs import find_recipe
 from lightning_vfl.errors import ConfigurationError
 
-_MODULES = (  # of the classes that a recipe may name; callbacks come last, since they share names with fault models
-    "aggregators",
-    "audit",
-    "compressors",
-    "datamodules",
-    "downlinks",
-    "field",
-    "local_objectives",
-    "local_updates",
-    "missing",
-    "networks",
-    "objectives",
-    "protocols",
-    "simulation",
-    "waiting",
-    "callbacks",
-)
-
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C: ten times as fast
-
-
-@cache
-def own_classes() -> dict[str, str]:
-    """Short name -> import path of every public class of the toolkit that a recipe can name."""
-    paths = {}
-    for name in _MODULES:
-        module = import_module(f"lightning_vfl.{name}")
-        for public in module.__all__:
-            kind = getattr(module, public)
-            given = name == "audit" and not hasattr(kind, "run")  # what an attack is given, and what it gives
-            if isinstance(kind, type) and not given:
-                paths[public] = f"{module.__name__}.{public}"
-    return paths
 
 
 def with_full_paths(config: Any) -> Any:

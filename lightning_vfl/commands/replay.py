@@ -2,12 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class ReplayCommand(Command):
@@ -29,7 +27,7 @@ class ReplayCommand(Command):
             "each process (default: the folder of EVENTS)",
         )
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         from lightning_vfl.federation.record import Replayed
         from lightning_vfl.federation.replaying import Replay, drawn_anew, secrets_of
 
@@ -42,7 +40,7 @@ class ReplayCommand(Command):
         print(f"replay: initial weights follow from {where}")
         if drawn_anew(cli.model.aggregator):
             print(f"replay: the noise of {type(cli.model.aggregator).__name__} is drawn anew, so weights differ")
-        cli.trainer.callbacks.append(replay)  # type: ignore[attr-defined]  # set in Trainer.__init__
+        cli.trainer.callbacks.append(replay)
         cli.take_folder()
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=cli.given.get("ckpt_path"))
         return 0

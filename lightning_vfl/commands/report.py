@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files
 from lightning_vfl.commands.usage import UsageError
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class ReportCommand(Command):
@@ -21,7 +19,7 @@ class ReportCommand(Command):
         parser.add_argument("--ckpt_path", type=str, help="in place of RUN: a .ckpt file, the folder of a run, ...")
         parser.add_argument("--out", type=str, help="file to write; default: report.html in the folder of the run")
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         from lightning_vfl.commands.checkpoints import folder_of_run
         from lightning_vfl.commands.run_config import RUNS
         from lightning_vfl.report import write_report

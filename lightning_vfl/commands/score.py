@@ -3,22 +3,19 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Engine
 from lightning_vfl.export.score import score
 from lightning_vfl.trained.predictions import check_ending, write_predictions
 from lightning_vfl.whole_files import refuse_unwritable
-
-if TYPE_CHECKING:
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 _ABOUT = (
     "Predict the records of tables with the halves that lightning-vfl export has written. Records are joined on their "
@@ -34,7 +31,7 @@ class ScoreCommand(Command):
     def add_options(self, parser: ArgumentParser) -> None:
         _add_options(parser)
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         return _run(cli.given)
 
 

@@ -16,9 +16,8 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from rich.console import Console
 
 from lightning_vfl.commands import program
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files, short
-from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import table as tables
 from lightning_vfl.study.figures import out_of_sight
@@ -59,7 +58,7 @@ class StudyCommand(Command):
         add("--backend-options", type=dict[str, Any], default={}, help="of dask: '{scheduler_host: tcp://HOST:8786}'")
         add("--only", type=NonNegativeInt | None, help="carry out the run of this number alone, and make no table")
 
-    def run(self, cli: VFLCLI) -> int:
+    def run(self, cli: CLI) -> int:
         try:
             return _run(cli.given)
         except KeyboardInterrupt:

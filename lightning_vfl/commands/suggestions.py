@@ -1,14 +1,9 @@
 """What a user may have meant by a word that the command line does not know."""
 
-import inspect
 from importlib import import_module
 
-from lightning_vfl.commands.recipes import own_classes
+from lightning_vfl.commands.known_classes import NO_PLACE, own_classes, settings_of
 from lightning_vfl.errors import nearest
-
-_NO_PLACE = {  # settings of a base class that users try, and why a class does not have them
-    "DecoupledVFL": (("aggregator",), "its hosts join the latest embeddings; leave the aggregator out"),
-}
 
 _KNOWN = {  # setting -> modules with the classes that it can have; other settings have classes of the toolkit
     "optimizer": ("torch.optim",),
@@ -45,7 +40,7 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
     part, _, inner = setting.partition(".")
     if inner and part not in settings and nearest(part, ["init_args"], " ").strip():
         return beside_class_path(part)
-    foreign, reason = _NO_PLACE.get(name, ((), ""))
+    foreign, reason = NO_PLACE.get(name, ((), ""))
     if setting in ("lr", "learning_rate") and "optimizer" in settings:
         hint = "the optimiser has it; write --model.optimizer.lr"
     elif setting.split(".")[0] in foreign:
@@ -58,14 +53,3 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
 def beside_class_path(key: str) -> str:
     """The error for a key beside ``class_path`` that is not ``init_args``."""
     return f"'{key}' beside class_path is not known; {nearest(key, ['init_args'], 'use init_args')}"
-
-
-def settings_of(kind: type) -> list[str]:
-    """The settings of a class, including those that it passes on to its base class."""
-    names: dict[str, None] = {}
-    for owner in kind.__mro__ if isinstance(kind, type) else (kind,):
-        parameters = inspect.signature(owner).parameters.values()
-        names |= {p.name: None for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
-            break
-    return [name for name in names if name not in _NO_PLACE.get(kind.__name__, ((), ""))[0]]

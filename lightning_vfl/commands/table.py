@@ -1,13 +1,8 @@
 """The sub-commands of ``lightning-vfl``: name, class and the line in ``lightning-vfl --help``."""
 
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING
 
 from lightning_vfl.errors import nearest
-
-if TYPE_CHECKING:
-    from lightning_vfl.commands.command import Command
 
 
 @dataclass(frozen=True)
@@ -23,12 +18,6 @@ class Entry:
     path: str
     about: str
     method: str = ""
-
-    def load(self, name: str) -> "Command":
-        """The command itself."""
-        module, _, kind = self.path.partition(".")
-        command: Command = getattr(import_module(f"lightning_vfl.commands.{module}"), kind)(name)
-        return command
 
 
 COMMANDS = {

@@ -4,14 +4,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_vfl.commands.command import CLI
 from lightning_vfl.commands.printed_paths import print_files
 from lightning_vfl.commands.stand_ins import add_stand_in, stand_in_named
 from lightning_vfl.commands.training import TrainerCommand
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class TestCommand(TrainerCommand):
@@ -28,7 +27,7 @@ class TestCommand(TrainerCommand):
         )
         add_stand_in(parser)
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         if cli.given.absent is None:
             return super().run(cli)
         from lightning_vfl import absence  # pandas and the stand-ins, which other tests do not need
@@ -43,7 +42,7 @@ class TestCommand(TrainerCommand):
         def asked() -> absence.Asked:  # the data knows the names of its parties when the test begins
             return absence.parse(cli.given.absent, partial(party_number, names=data.party_names))
 
-        cli.trainer.callbacks.append(BeforeTest(lambda: absence.refuse(model, asked(), stand_in)))  # type: ignore[attr-defined]
+        cli.trainer.callbacks.append(BeforeTest(lambda: absence.refuse(model, asked(), stand_in)))
         cli.run_trainer()
         from lightning_vfl.absence.report import write_report
         from lightning_vfl.protocols.run_folder import run_folder

@@ -2,13 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
-
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 
 class TrainerCommand(Command):
@@ -17,12 +15,12 @@ class TrainerCommand(Command):
     def add_options(self, parser: "ArgumentParser") -> None:
         """Nothing: the recipe has every setting."""
 
-    def run(self, cli: "VFLCLI") -> int:
+    def run(self, cli: CLI) -> int:
         self.build(cli)
         cli.run_trainer()
         return 0
 
-    def build(self, cli: "VFLCLI") -> None:
+    def build(self, cli: CLI) -> None:
         """Make trainer, data and model of the recipe; refuse to run without a trained model what needs one."""
         if self.name != "fit" and cli.given.ckpt_path is None:
             raise ConfigurationError(

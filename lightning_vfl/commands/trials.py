@@ -6,20 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
-import torch
 from lightning.pytorch.callbacks import Checkpoint
 from rich.table import Table
 
 from lightning_vfl.callbacks import ExperimentRecord, RunRecord, RunSummary
+from lightning_vfl.commands.command import CLI
+from lightning_vfl.commands.planned_cost import Plan, planned
 from lightning_vfl.commands.run_config import RunConfig
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.terminal import console
-
-if TYPE_CHECKING:
-    from lightning_vfl.commands.privacy import Plan
-    from lightning_vfl.commands.vfl_cli import VFLCLI
 
 ROUNDS = 600  # of a trial, at most
 _SMALLER = 4  # by this factor, and its square, epochs are lowered; by this factor batches are enlarged
@@ -70,7 +66,7 @@ class Trial:
     rate: float | None
 
 
-def compare(build: "Callable[[Sequence[str]], VFLCLI]", plan: "Plan", solve: "Callable[[Plan], float | int]") -> None:
+def compare(build: Callable[[Sequence[str]], CLI], plan: Plan, solve: Callable[[Plan], float | int]) -> None:
     """Train the recipe and some other settings that meet the same target, print their scores, and recommend the best.
 
     First fewer epochs are tried, with a higher learning rate, because few rounds learn little at the rate of many; then
@@ -122,11 +118,7 @@ def _larger_batch(setting: Setting, records: int) -> Setting:
     return replace(setting, batch=max(setting.batch, min(setting.batch * _SMALLER, records // 2)))
 
 
-def _trial(
-    setting: Setting, build: "Callable[[Sequence[str]], VFLCLI]", solve: "Callable[[Plan], float | int]"
-) -> Trial:
-    from lightning_vfl.commands.privacy import planned
-
+def _trial(setting: Setting, build: Callable[[Sequence[str]], CLI], solve: Callable[[Plan], float | int]) -> Trial:
     with TemporaryDirectory() as folder, _quiet():
         options = [*setting.options, "--trainer.logger", "false", "--trainer.default_root_dir", folder]
         options += ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
@@ -138,7 +130,7 @@ def _trial(
         limit = min(steps, max(1, ROUNDS // setting.epochs))
         cli = build([*options, *found, *(["--trainer.limit_train_batches", str(limit)] if limit < steps else [])])
         trainer = cli.trainer
-        trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, _WRITERS)]  # type: ignore[attr-defined]
+        trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, _WRITERS)]
         trainer.fit(cli.model, datamodule=cli.datamodule)
     metrics = trainer.callback_metrics.items()
     scores = {name: float(value) for name, value in metrics if name.startswith("val/")}
@@ -191,10 +183,3 @@ def _recommendation(own: Trial, best: Trial, name: str, largest_class: float | N
             "--target-epsilon, more parties or more records"
         )
     return f"recommended: {options} ({told})"
-
-
-def share_of_largest_class(labels: torch.Tensor | None) -> float | None:
-    """The accuracy of deciding for the most frequent class of these labels (N,); None: they are no classes."""
-    if labels is None or labels.is_floating_point() or labels.dim() != 1:
-        return None
-    return float(torch.bincount(labels).max() / len(labels))

@@ -20,7 +20,7 @@ from lightning_vfl import __version__
 from lightning_vfl.callbacks import ExperimentRecord, PredictionWriter, RunRecord, RunSummary, SparseProgressBar
 from lightning_vfl.callbacks.logger_records import records_of
 from lightning_vfl.commands.checkpoints import FIT, Pick, find_checkpoint
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import Command, loaded
 from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.own_code import failed_import, note_own_modules, untyped_setting, watched_imports
 from lightning_vfl.commands.parse_errors import ParserError, one_line
@@ -97,7 +97,7 @@ class VFLCLI(LightningCLI):
     def command(self) -> Command:
         """The sub-command that is called."""
         name: str = self.config.subcommand
-        return COMMANDS[name].load(name)
+        return loaded(name)
 
     @property
     def given(self) -> Namespace:
@@ -232,7 +232,7 @@ class VFLCLI(LightningCLI):
         self._subcommand_parsers = {}
         commands = parser.add_subcommands(title="commands", metavar="COMMAND", description=MORE)
         for name, entry in COMMANDS.items():
-            one = entry.load(name).parser(self) if self._is_called(name) else self.empty_parser()
+            one = loaded(name).parser(self) if self._is_called(name) else self.empty_parser()
             one.description = one.description or entry.about
             self._subcommand_parsers[name] = one
             commands.add_subcommand(name, one, help=entry.about)

@@ -1,17 +1,14 @@
 """Settings that do not work between processes, refused before a connection is made."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning_vfl.align.group import check_installed
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Alignment, Weights
+from lightning_vfl.federation.run import Run
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.subsets import Everybody
 from lightning_vfl.support import Part, refuse_unsupported
-
-if TYPE_CHECKING:
-    from lightning_vfl.federation.session import Run
-
 
 _BYPASSED = "step", "output", "output_of", "output_in_the_clear", "run_round", "training_step"
 
@@ -31,7 +28,7 @@ def refuse_protocol(kind: type) -> None:
         )
 
 
-def refuse_unfederated(run: "Run", consents: bool = True) -> None:
+def refuse_unfederated(run: Run, consents: bool = True) -> None:
     """Refuse protocols, aggregators, data and trainers that work in simulations only.
 
     Args:
@@ -86,7 +83,7 @@ def refuse_unfederated(run: "Run", consents: bool = True) -> None:
         raise ConfigurationError("a process of a federation hosts one seat; use devices: 1 and no strategy")
 
 
-def _refuse_partly_held(run: "Run") -> None:
+def _refuse_partly_held(run: Run) -> None:
     """Refuse what needs to know, in the process of a party, which records other parties hold.
 
     Raises:

@@ -22,7 +22,7 @@ from lightning_vfl.aggregators import PoissonBinomial
 from lightning_vfl.aggregators.clear import PlainServer
 from lightning_vfl.aggregators.secure.masked_wire import MaskedServer
 from lightning_vfl.callbacks import PrivacyBudget
-from lightning_vfl.commands.privacy import planned
+from lightning_vfl.commands.planned_cost import planned
 from lightning_vfl.datamodules import ContiguousColumns
 from lightning_vfl.privacy import PoissonBinomialEvent, PrivacyLedger, composed_epsilon, planned_epsilon
 from tests.attacks.row import Row

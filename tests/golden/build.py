@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import yaml
 
-from lightning_vfl.commands.recipes import own_classes
+from lightning_vfl.commands.known_classes import own_classes
 from lightning_vfl.configs import packaged
 
 YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast

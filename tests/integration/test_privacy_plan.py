@@ -10,7 +10,7 @@ from torch import nn
 from lightning_vfl import CascadeVFL, SplitVFL
 from lightning_vfl.aggregators import LocalGaussian, MaskedSum, PoissonBinomial
 from lightning_vfl.callbacks import PartyDropout, Stragglers
-from lightning_vfl.commands.privacy import planned
+from lightning_vfl.commands.planned_cost import planned
 from lightning_vfl.datamodules import ContiguousColumns, LabelPartition
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude

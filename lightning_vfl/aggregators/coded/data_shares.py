@@ -11,6 +11,7 @@ from lightning_vfl.aggregators.coded.blocks import PADDING, Blocks
 from lightning_vfl.aggregators.coded.coding import Coding, received_by
 from lightning_vfl.aggregators.coded.messages import DATA, check_data_shares
 from lightning_vfl.aggregators.coded.scale import Scale
+from lightning_vfl.aggregators.coded.shares import Shares
 from lightning_vfl.aggregators.parts import Setup
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, auto_weight_bits
@@ -19,30 +20,6 @@ from lightning_vfl.wire import Gate, Leg, Message, PartyView
 
 SHARED_AT_ONCE = 2**21  # share elements of one message of set-up: 16 MiB
 QUANTISED_AT_ONCE = 8192  # records
-
-
-@dataclass(eq=False)
-class Shares:
-    """What P hosted parties hold after set-up: a share of everybody's data, columns of all parties side by side.
-
-    Args:
-        holders: the P parties.
-        blocks: which record is where.
-        offsets: (M + 1,) where each party's columns begin.
-        table: (P, coded rows, Σ W), int32 if the modulus fits.
-        filled: coded rows that have arrived, by sender.
-    """
-
-    holders: tuple[int, ...]
-    blocks: Blocks
-    offsets: tuple[int, ...]
-    table: Tensor
-    filled: dict[int, int]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the table."""
-        return self.table.nbytes
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,18 @@
 """Checks of messages on Lagrange shares."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.coded.shares import Shares
 from lightning_vfl.aggregators.messages import check_message, refuse_outside, width_of
 from lightning_vfl.field import PrimeField
 from lightning_vfl.wire import Message, PartyView, ServerView
-
-if TYPE_CHECKING:
-    from lightning_vfl.aggregators.coded.data_shares import Shares
 
 DATA, MODELS, ZEROS, PRODUCTS = "data shares", "model shares", "zero shares", "products"
 EMBEDDINGS, SUMS = "embedding shares", "sums"
 
 
-def check_data_shares(message: Message, memory: "Shares", at_once: int, field: PrimeField, view: PartyView) -> None:
+def check_data_shares(message: Message, memory: Shares, at_once: int, field: PrimeField, view: PartyView) -> None:
     """The next piece of set-up, of one sender.
 
     Raises:
@@ -31,7 +27,7 @@ def check_data_shares(message: Message, memory: "Shares", at_once: int, field: P
 
 
 def check_model_shares(
-    message: Message, memory: "Shares", rows: int, rerandomised: bool, included: Tensor, view: PartyView
+    message: Message, memory: Shares, rows: int, rerandomised: bool, included: Tensor, view: PartyView
 ) -> None:
     """Shares of the weights of every included party, and of its polynomial that is zero where results are read.
 

@@ -1,25 +1,25 @@
 """The END of a period: the active party's messages and the gradients in them."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.missing import Exclude, StandIn, filled_in
-from lightning_vfl.protocols.cascade.memory import Late
+from lightning_vfl.protocols.cascade.memory import CascadeMemory, Late
 from lightning_vfl.protocols.cascade.plans import EventPlan
 from lightning_vfl.protocols.cascade.replicas import Replica
 from lightning_vfl.protocols.cascade.surrogate import half_squares
 from lightning_vfl.protocols.checks import mean_loss
 from lightning_vfl.protocols.message_rounds import aggregator_notes
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.rounds.exchange import contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.types import Event, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Embeddings, Message, ServerView
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.cascade import CascadeVFL
 
 
 class EventMessage(NamedTuple):
@@ -41,79 +41,92 @@ class EventMessage(NamedTuple):
     notes: dict[str, float | Tensor]
 
 
-def send_message(
-    module: "CascadeVFL", batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
-) -> EventMessage:
-    """Compute the messages of an event's active party.
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """The END of the periods of a training.
 
-    The first half is the computation of the active party, with all parameters as at START. The second half is the
-    computation of the receivers, with their current parameters.
+    Args:
+        module: the protocol.
+        memory: its replicas and late embeddings.
+        amplified: the active parties whose gradients have the factor c.
+        q: of c = max(1, q F^(q-1)).
+        decay: λ of F, the loss with λ/2 times the squares of the parameters of bottoms.
     """
-    replica, learning = module.memory.replicas.of[event.party], plan.round.learning
-    leaves, computed = collect(module, replica, batch, event, plan.round)
-    roster = module.roster.joined_by(event.party)
-    value, exchange = module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
-    output = replica.top(module.join(value, exchange.aggregate.columns))
-    loss = mean_loss(module.objective, output, batch)
-    wanted = [leaves[m] for m in learning] + (_trained(replica) if plan.steps else [])
-    gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
-    factor = (
-        _amplification(module, loss.detach(), replica) if event.party in module.amplified else torch.ones_like(loss)
-    )
 
-    # the dropout masks of START: the same seed, and the same bottoms run, because masks are drawn one after the other
-    seed_torch(module.device, module.seed, "networks", names.stage, names.round, module.global_rank)
-    now = module.bottoms.some(batch.features, computed)
-    if batch.present is not None and module.aggregator.wire is not None:  # rows that a party does not hold were zeros
-        for i, m in enumerate(learning):
-            gradients[i] = gradients[i] * batch.present[:, m, None]
-    values = [now[m] for m in learning] + (_trained(module.memory.replicas.live) if plan.steps else [])
-    return EventMessage(values, gradients, factor.detach(), loss.detach(), {**aggregator_notes(exchange)})
+    module: VFLModule
+    memory: CascadeMemory
+    amplified: Collection[int]
+    q: float
+    decay: float
 
+    def send_message(self, batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan) -> EventMessage:
+        """Compute the messages of an event's active party.
 
-def collect(
-    module: "CascadeVFL", replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The embeddings (B, D_m) that the active party joins, as leaves with gradients, and the parties that ran."""
-    parties, in_the_clear = module.roster.parties, module.aggregator.wire is None
-    computed = tuple(range(parties))
-    if in_the_clear:  # only embeddings that are read are computed
-        computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))
-    with torch.no_grad():
-        if len(computed) < parties:
-            h = contribute_some(replica.bottoms, batch.features, computed, module.embedding_widths).leaves
-        else:
-            hidden = None if in_the_clear else batch.present
-            h = contribute(Embeddings, replica.bottoms, batch.features, hidden).leaves
-    if module.missing.stand_in is not None:
-        h = _fill(module, module.missing.stand_in, h, batch, event, plan)
-    return tuple(x.detach().requires_grad_() for x in h), computed
+        The first half is the computation of the active party, with all parameters as at START. The second half is the
+        computation of the receivers, with their current parameters.
+        """
+        replica, learning = self.memory.replicas.of[event.party], plan.round.learning
+        leaves, computed = self.collect(replica, batch, event, plan.round)
+        roster = self.module.roster.joined_by(event.party)
+        value, exchange = self.module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
+        output = replica.top(self.module.join(value, exchange.aggregate.columns))
+        loss = mean_loss(self.module.objective, output, batch)
+        wanted = [leaves[m] for m in learning] + (_trained(replica) if plan.steps else [])
+        gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
+        factor = self._amplification(loss.detach(), replica) if event.party in self.amplified else torch.ones_like(loss)
 
+        # the dropout masks of START, drawn one after the other: the same seed, and the same bottoms run
+        seed_torch(self.module.device, self.module.seed, "networks", names.stage, names.round, self.module.global_rank)
+        now = self.module.bottoms.some(batch.features, computed)
+        if (
+            batch.present is not None and self.module.aggregator.wire is not None
+        ):  # rows that a party does not hold were zeros
+            for i, m in enumerate(learning):
+                gradients[i] = gradients[i] * batch.present[:, m, None]
+        values = [now[m] for m in learning] + (_trained(self.memory.replicas.live) if plan.steps else [])
+        return EventMessage(values, gradients, factor.detach(), loss.detach(), {**aggregator_notes(exchange)})
 
-def _fill(
-    module: "CascadeVFL",
-    stand_in: StandIn,
-    h: tuple[Tensor, ...],
-    batch: VerticalBatch,
-    event: Event,
-    plan: RoundPlan,
-) -> tuple[Tensor, ...]:
-    """Replace missing embeddings by the policy; late embeddings are stored for use from the time of their arrival."""
-    module.memory.receive(event.party, event.start)
-    for party, after in plan.late.items():
-        module.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
-    roll, names = plan.roll, RoundNames(module.seed, Stage.FIT, event.number)
-    view = ServerView(names, module.roster, joint_rows(batch), roll, module.embedding_widths)
-    arrived = tuple(h[m] for m in roll.included_parties)
-    filled = filled_in(stand_in, Message("embeddings", "server", roll.included_parties, arrived), view)
-    pieces = dict(zip(filled.senders, filled.pieces, strict=True))
-    return tuple(pieces[m] if m in pieces else torch.zeros_like(own) for m, own in enumerate(h))
+    def collect(
+        self, replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """The embeddings (B, D_m) that the active party joins, as leaves with gradients, and the parties that ran."""
+        parties, in_the_clear = self.module.roster.parties, self.module.aggregator.wire is None
+        computed = tuple(range(parties))
+        if in_the_clear:  # only embeddings that are read are computed
+            computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))
+        with torch.no_grad():
+            if len(computed) < parties:
+                h = contribute_some(replica.bottoms, batch.features, computed, self.module.embedding_widths).leaves
+            else:
+                hidden = None if in_the_clear else batch.present
+                h = contribute(Embeddings, replica.bottoms, batch.features, hidden).leaves
+        if self.module.missing.stand_in is not None:
+            h = self._fill(self.module.missing.stand_in, h, batch, event, plan)
+        return tuple(x.detach().requires_grad_() for x in h), computed
 
+    def _fill(
+        self,
+        stand_in: StandIn,
+        h: tuple[Tensor, ...],
+        batch: VerticalBatch,
+        event: Event,
+        plan: RoundPlan,
+    ) -> tuple[Tensor, ...]:
+        """Replace missing embeddings by the policy; late ones are stored for use from the time of their arrival."""
+        self.memory.receive(event.party, event.start)
+        for party, after in plan.late.items():
+            self.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
+        roll, names = plan.roll, RoundNames(self.module.seed, Stage.FIT, event.number)
+        view = ServerView(names, self.module.roster, joint_rows(batch), roll, self.module.embedding_widths)
+        arrived = tuple(h[m] for m in roll.included_parties)
+        filled = filled_in(stand_in, Message("embeddings", "server", roll.included_parties, arrived), view)
+        pieces = dict(zip(filled.senders, filled.pieces, strict=True))
+        return tuple(pieces[m] if m in pieces else torch.zeros_like(own) for m, own in enumerate(h))
 
-def _amplification(module: "CascadeVFL", loss: Tensor, replica: Replica) -> Tensor:
-    """The factor c = max(1, q F^(q-1)), with the parameters that computed the embeddings."""
-    objective = loss + module.decay * half_squares(replica.bottom_parameters)
-    return (module.q * objective.clamp(min=0.0) ** (module.q - 1)).clamp(min=1.0)
+    def _amplification(self, loss: Tensor, replica: Replica) -> Tensor:
+        """The factor c = max(1, q F^(q-1)), with the parameters that computed the embeddings."""
+        objective = loss + self.decay * half_squares(replica.bottom_parameters)
+        return (self.q * objective.clamp(min=0.0) ** (self.q - 1)).clamp(min=1.0)
 
 
 def _trained(replica: Replica) -> list[Tensor]:

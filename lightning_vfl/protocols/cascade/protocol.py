@@ -19,7 +19,7 @@ from lightning_vfl.protocols.accounts.charging import charge_round
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.cascade.checks import refuse_for_parties, refuse_parts, refuse_running_statistics
 from lightning_vfl.protocols.cascade.counts import CascadeCounts, Staleness
-from lightning_vfl.protocols.cascade.events import collect, send_message
+from lightning_vfl.protocols.cascade.events import Ends
 from lightning_vfl.protocols.cascade.listening import tell_of_period
 from lightning_vfl.protocols.cascade.memory import CascadeMemory
 from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner, Networks
@@ -312,12 +312,12 @@ class CascadeVFL(VFLModule):
         begin = partial(self._begin_periods, event.refresh)
         if not plan.changes:
             if plan.round.late:  # late embeddings are stored in any case
-                collect(self, self.memory.replicas.of[party], batch, event, plan.round)
+                self._ends().collect(self.memory.replicas.of[party], batch, event, plan.round)
             return Step(None, after_optimizer=begin)
-        message = send_message(self, batch, event, names, plan)
+        message = self._ends().send_message(batch, event, names, plan)
         after = begin
         if self.tap is not None:
-            told = tell_of_period(self, party, batch.record_ids, names, plan, message)
+            told = tell_of_period(self._ends(), party, batch.record_ids, names, plan, message)
             after = partial(_one_after_the_other, begin, told)
         learning = [p for m in plan.round.learning for p in self.memory.replicas.live.party_parameters[m]]
         scale = message.amplification * self._weights[party]
@@ -325,6 +325,9 @@ class CascadeVFL(VFLModule):
         if party in self.amplified:
             message.notes["train/amplification"] = message.amplification
         return Step(stepped, plan.round.learning, message.notes, after_optimizer=after)
+
+    def _ends(self) -> Ends:
+        return Ends(self, self.memory, self.amplified, self.q, self.decay)
 
     def _step_in_one_place(self, batch: VerticalBatch) -> Step:
         """Train on a mini-batch without messages (``centralized``)."""

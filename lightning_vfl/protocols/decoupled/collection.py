@@ -1,25 +1,34 @@
 """The owner's records: their encodings by the hosts, which are collected once, and the traffic of the collection."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.networks.modes import evaluating
-from lightning_vfl.protocols.decoupled.listening import tell_of_collection
+from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
+from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.types import RecordSource
 from lightning_vfl.wire import Leg
 
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.decoupled.protocol import DecoupledVFL
-
+Features = tuple[Tensor, ...]
 _ROWS = 1024  # records encoded at a time
 
 
 @torch.no_grad()
-def collect(module: "DecoupledVFL", data: RecordSource) -> tuple[Tensor, Tensor]:
+def collect(
+    module: VFLModule,
+    encode: Callable[[Features], Tensor],
+    tell: Callable[[Tensor, Features, Tensor], None] | None,
+    data: RecordSource,
+) -> tuple[Tensor, Tensor]:
     """The hosts' encodings of all records that every guest holds; guests and hosts no longer change.
+
+    Args:
+        module: the protocol.
+        encode: the encodings (B, H W_h) of features.
+        tell: called with ids, features and encodings of some records; None: nobody listens.
+        data: the records.
 
     Returns:
         encodings (n, H W_h), and (N,) int64, the row of each record in the encodings (-1: the record has no row).
@@ -31,9 +40,9 @@ def collect(module: "DecoupledVFL", data: RecordSource) -> tuple[Tensor, Tensor]
         parts = []
         for ids in torch.split(common, _ROWS):
             features = tuple(x.to(like) for x in data.rows(ids))
-            parts.append(module.encode(features))
-            if not module.counts.collected:
-                tell_of_collection(module, ids, features, parts[-1])
+            parts.append(encode(features))
+            if tell is not None:
+                tell(ids, features, parts[-1])
     place = torch.full((len(data),), -1)
     place[common] = torch.arange(len(common))
     return torch.cat(parts), place.to(module.device)
@@ -47,13 +56,21 @@ def mean_and_scale(encodings: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.where(deviation > 1e-6, deviation, 1.0)
 
 
-def enter_collection(module: "DecoupledVFL", rows: int) -> None:
-    """Count traffic and time of the final embeddings and encodings of ``rows`` records; there are no faults."""
-    counts, clock, hosts = module.counts, module.clock, module.host_count
+def enter_collection(module: VFLModule, counts: DecoupledCounts, rows: int, hosts: int, width: int) -> None:
+    """Count traffic and time of the final embeddings and encodings of ``rows`` records; there are no faults.
+
+    Args:
+        module: the protocol.
+        counts: its counts.
+        rows: how many records there are.
+        hosts: how many hosts there are.
+        width: of a host's encodings.
+    """
+    clock = module.clock
     counts.collected = True
     up = embeddings_leg("final embeddings", rows, hosts, module.embedding_widths)
     nothing = torch.zeros(hosts, dtype=torch.float64)
-    on = Leg("final encodings", "server", torch.full((hosts,), rows * module.host_width), 32, nothing)
+    on = Leg("final encodings", "server", torch.full((hosts,), rows * width), 32, nothing)
     module.books.meter.add(up)
     counts.host_meter.add(on)
     clock.advance(float(clock.transfer(up).max()) + float(clock.transfer(on).max()))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, final
 
 import torch
@@ -26,7 +27,7 @@ from lightning_vfl.protocols.decoupled.checks import (
 from lightning_vfl.protocols.decoupled.collection import collect, embeddings_leg, enter_collection, mean_and_scale
 from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
-from lightning_vfl.protocols.decoupled.listening import tell_of_embeddings
+from lightning_vfl.protocols.decoupled.listening import tell_of_collection, tell_of_embeddings
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -35,7 +36,7 @@ from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import RecordSource, Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Stage, VerticalBatch
 from lightning_vfl.wire import Leg
 
 Phase = Literal["representation", "replay", "owner"]
@@ -341,7 +342,7 @@ class DecoupledVFL(VFLModule):
         self.counts.communications += 1
         self.replay.write(ids, embeddings, alive.unsqueeze(1) & links, hosts)
         leg = embeddings_leg("embeddings", len(ids), self.host_count, self.embedding_widths)
-        tell_of_embeddings(self, "embeddings", ids, embeddings, alive)
+        tell_of_embeddings(self.tap, self.host_count, "embeddings", ids, embeddings, alive)
         self.books.meter.add(leg, alive)
         return (self.clock.transfer(leg) + delay) * alive
 
@@ -355,13 +356,17 @@ class DecoupledVFL(VFLModule):
 
     def _collect_encodings(self) -> tuple[Tensor, Tensor]:
         """The owner's encodings; their traffic is counted once. ``standardise`` stores their mean and scale."""
-        encodings, place = self._encodings = collect(self, self.datamodule.records("train"))
+        tell = None
+        if not self.counts.collected:
+            names = RoundNames(self.seed, Stage.FIT, self.counts.iterations)
+            tell = partial(tell_of_collection, self, self.host_count, names)
+        encodings, place = self._encodings = collect(self, self.encode, tell, self.datamodule.records("train"))
         if self.standardise:
             mean, scale = mean_and_scale(encodings)
             self.encoding_mean.copy_(mean)
             self.encoding_scale.copy_(scale)
         if not self.counts.collected:
-            enter_collection(self, len(encodings))
+            enter_collection(self, self.counts, len(encodings), self.host_count, self.host_width)
         return encodings, place
 
     def encode(self, features: tuple[Tensor, ...], present: Tensor | None = None) -> Tensor:

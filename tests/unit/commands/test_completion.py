@@ -13,8 +13,8 @@ import pytest
 
 from lightning_vfl import datamodules
 from lightning_vfl.commands.completion import SHELLS, options, script
+from lightning_vfl.commands.known_classes import settings_of
 from lightning_vfl.commands.short_help import known_options
-from lightning_vfl.commands.suggestions import settings_of
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.configs import packaged
 from lightning_vfl.errors import ConfigurationError

@@ -1,6 +1,7 @@
 import pytest
 
-from lightning_vfl.commands.recipes import expand_arguments, own_classes, with_full_paths
+from lightning_vfl.commands.known_classes import own_classes
+from lightning_vfl.commands.recipes import expand_arguments, with_full_paths
 from lightning_vfl.configs import find_recipe
 
 

@@ -11,7 +11,8 @@ from lightning_vfl.federation.charter import Charter, Weights
 from lightning_vfl.federation.hub import Hub
 from lightning_vfl.federation.identity import make_identity
 from lightning_vfl.federation.refusals import refuse_seeded
-from lightning_vfl.federation.session import Run, _wrong
+from lightning_vfl.federation.run import Run
+from lightning_vfl.federation.session import _wrong
 
 
 def charter(folder, **more):

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_vfl.commands.recipes import own_classes
+from lightning_vfl.commands.known_classes import own_classes
 from lightning_vfl.datamodules import (
     ContiguousColumns,
     Groups,

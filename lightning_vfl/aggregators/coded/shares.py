@@ -1,0 +1,31 @@
+"""The shares of everybody's data that parties hold after the set-up."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lightning_vfl.aggregators.coded.blocks import Blocks
+
+
+@dataclass(eq=False)
+class Shares:
+    """What P hosted parties hold after set-up: a share of everybody's data, columns of all parties side by side.
+
+    Args:
+        holders: the P parties.
+        blocks: which record is where.
+        offsets: (M + 1,) where each party's columns begin.
+        table: (P, coded rows, Σ W), int32 if the modulus fits.
+        filled: coded rows that have arrived, by sender.
+    """
+
+    holders: tuple[int, ...]
+    blocks: Blocks
+    offsets: tuple[int, ...]
+    table: Tensor
+    filled: dict[int, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the table."""
+        return self.table.nbytes
