@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightning_vfl.cli import main
-from lightning_vfl.commands.command import Command
+from lightning_vfl.commands.command import Command, loaded
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
@@ -43,7 +43,7 @@ def test_every_command_has_its_own_help(name, capsys, monkeypatch):
     assert end.value.code == 0
     assert said.startswith((f"usage: lightning-vfl {name} ", f"usage: lightning-vfl [options] {name} "))
     assert "Lightning Trainer command line tool" not in said
-    assert isinstance(COMMANDS[name].load(name), Command)
+    assert isinstance(loaded(name), Command)
 
 
 def test_only_the_called_command_has_options():
