@@ -5,8 +5,7 @@ import gzip
 import io
 import lzma
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,23 +92,41 @@ def refuse_large_table(path: Path) -> None:
             refuse_growth(path, declared)
 
 
-_UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_UNPACK: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-@contextmanager
-def unpacked(path: Path) -> Iterator[Path | io.BufferedReader]:
-    """A text file for reading: the path itself, or a limited stream of the content of ``.gz``, ``.bz2`` or ``.xz``.
+class TextFile:
+    """A text file that is opened once, and read from its beginning as often as it is needed.
+
+    Args:
+        path: the file; the content of ``.gz``, ``.bz2`` or ``.xz`` is unpacked while it is read.
 
     Raises:
         ConfigurationError: for other packed files; while reading, if the content is larger than the file's size allows.
     """
-    if path.suffix.lower() in (".zip", ".zst", ".tar", ".tgz"):
-        raise ConfigurationError(f"{path} is packed in an unsupported format; unpack the file, or pack it with gzip")
-    if path.suffix.lower() not in _UNPACK:
-        yield path
-        return
-    with _UNPACK[path.suffix.lower()](path) as content:
-        yield io.BufferedReader(Limited(content, allowed_bytes(path.stat().st_size), path))
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ending = path.suffix.lower()
+        if self._ending in (".zip", ".zst", ".tar", ".tgz"):
+            raise ConfigurationError(
+                f"{path} is packed in an unsupported format; unpack the file, or pack it with gzip"
+            )
+        self._file = path.open("rb")
+
+    def __enter__(self) -> "TextFile":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def content(self) -> io.BufferedReader:
+        """The bytes of the text, from the first one; what was given before must not be used any more."""
+        self._file.seek(0)
+        if self._ending not in _UNPACK:
+            return self._file
+        most = allowed_bytes(os.fstat(self._file.fileno()).st_size)
+        return io.BufferedReader(Limited(_UNPACK[self._ending](self._file), most, self.path))
 
 
 class Limited(io.RawIOBase):

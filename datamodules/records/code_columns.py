@@ -1,16 +1,15 @@
 """Columns of a CSV file that pandas would read as other numbers: codes such as 007, and 1.234 beside 987."""
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightning_vfl.limits import unpacked
+from lightning_vfl.limits import TextFile
 
-from .party_tables import PARQUET, CSVForm, csv_options, csv_warnings
+from .party_tables import CSVForm, csv_options, csv_warnings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,56 +17,47 @@ if TYPE_CHECKING:
 _BYTES, _ROWS, _FIRST = 1 << 24, 1 << 17, 1000
 
 
-def coded_columns(path: Path, form: CSVForm, others: Collection[str]) -> list[str]:
-    """The columns of a CSV file that must be read as text; empty for Parquet.
+def coded_columns(file: TextFile, form: CSVForm, others: Collection[str]) -> list[str]:
+    """The columns of a CSV file that must be read as text.
 
     They hold digits only, some with a zero in front; or they hold whole numbers from 100 to 999 beside numbers with
     three digits behind a point, which may be thousands. A file whose first rows have columns of this form is read once
     more, as bytes; if a field looks like ``007`` or ``1.234``, also as text.
 
     Args:
-        path: the file.
+        file: the file.
         form: how a CSV file is written.
         others: columns that are not asked for.
     """
-    if path.suffix in PARQUET or not path.is_file():
-        return []
     try:
-        first = _seen([_text(path, form, nrows=_FIRST)])
+        with _texts(file, form, nrows=_FIRST) as rows:
+            first = _seen(rows)
         asked = {name: forms for name, forms in first.items() if name not in others}
         if not any(forms.of_codes or forms.of_thousands for forms in asked.values()):
             return []
-        zero, dotted = _forms_in(path, form)
+        zero, dotted = _forms_in(file, form)
         asked = {
             name: forms for name, forms in asked.items() if (zero and forms.of_codes) or (dotted and forms.of_thousands)
         }
         if not asked:
             return []
-        with _texts(path, form, usecols=asked.__contains__) as chunks:
+        with _texts(file, form, usecols=asked.__contains__) as chunks:
             whole = _seen(chunks)
     except (ValueError, Warning):  # the reader of the table tells it better
         return []
     return [name for name, forms in whole.items() if forms.codes or forms.thousands]
 
 
-def _text(path: Path, form: CSVForm, nrows: int) -> "pd.DataFrame":
-    """The first rows, as text."""
-    import pandas as pd  # 0.5 s, where it is used
-
-    with csv_warnings(), unpacked(path) as content:
-        table: pd.DataFrame = pd.read_csv(content, **csv_options(form), dtype=str, nrows=nrows)
-        return table
-
-
 @contextmanager
-def _texts(path: Path, form: CSVForm, **more: Any) -> "Iterator[Iterable[pd.DataFrame]]":
+def _texts(file: TextFile, form: CSVForm, **more: Any) -> "Iterator[Iterable[pd.DataFrame]]":
     """The rows as text, some at a time."""
     import pandas as pd  # 0.5 s, where it is used
 
-    with csv_warnings(), unpacked(path) as content:
-        options = {**csv_options(form), **more}
-        with pd.read_csv(content, **options, dtype=str, chunksize=_ROWS) as chunks:
-            yield chunks
+    with (
+        csv_warnings(),
+        pd.read_csv(file.content(), **csv_options(form), **more, dtype=str, chunksize=_ROWS) as chunks,
+    ):
+        yield chunks
 
 
 @dataclass
@@ -123,26 +113,23 @@ def _seen(chunks: "Iterable[pd.DataFrame]") -> dict[str, _Forms]:
     return seen
 
 
-def _forms_in(path: Path, form: CSVForm) -> tuple[bool, bool]:
+def _forms_in(file: TextFile, form: CSVForm) -> tuple[bool, bool]:
     """Whether a field begins with a zero and another digit, and whether one ends with a point and three digits."""
     if "0.".encode(form.encoding) != b"0.":  # more than a byte a digit: the rows are read as text in any case
         return True, True
     ends = np.frombuffer(b'\n\r" ' + form.separator.encode(form.encoding), np.uint8)
     before, zero, dotted = b"\n", False, False
-    with ExitStack() as opened:
-        content = opened.enter_context(unpacked(path))
-        if isinstance(content, Path):
-            content = opened.enter_context(content.open("rb"))
-        while True:
-            block = content.read(_BYTES)
-            text = np.frombuffer(before + (block or b"\n"), np.uint8)  # a file may end without a line break
-            digits = (text >= ord("0")) & (text <= ord("9"))
-            zeros = np.flatnonzero(text[1:-1] == ord("0")) + 1
-            zeros = zeros[digits[zeros + 1]]
-            zero = zero or bool(np.isin(text[zeros - 1], ends).any())
-            points = np.flatnonzero(text[:-4] == ord("."))
-            points = points[digits[points + 1] & digits[points + 2] & digits[points + 3]]
-            dotted = dotted or bool(np.isin(text[points + 4], ends).any())
-            if not block or (zero and dotted):
-                return zero, dotted
-            before = text[-5:].tobytes()
+    content = file.content()
+    while True:
+        block = content.read(_BYTES)
+        text = np.frombuffer(before + (block or b"\n"), np.uint8)  # a file may end without a line break
+        digits = (text >= ord("0")) & (text <= ord("9"))
+        zeros = np.flatnonzero(text[1:-1] == ord("0")) + 1
+        zeros = zeros[digits[zeros + 1]]
+        zero = zero or bool(np.isin(text[zeros - 1], ends).any())
+        points = np.flatnonzero(text[:-4] == ord("."))
+        points = points[digits[points + 1] & digits[points + 2] & digits[points + 3]]
+        dotted = dotted or bool(np.isin(text[points + 4], ends).any())
+        if not block or (zero and dotted):
+            return zero, dotted
+        before = text[-5:].tobytes()

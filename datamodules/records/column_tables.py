@@ -123,6 +123,13 @@ def read_column(path: Path, name: Any) -> "pd.Series[Any]":
         return column
 
 
+def some_columns(table: ColumnTable, names: Sequence[Any]) -> MemoryTable:
+    """These columns of the table, in memory."""
+    import pandas as pd
+
+    return MemoryTable(pd.DataFrame({name: table[name] for name in names}, index=table.index))
+
+
 def together(columns: "Mapping[Any, pd.Series[Any]]") -> "pd.DataFrame":
     """The columns side by side."""
     import pandas as pd

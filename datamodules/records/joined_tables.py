@@ -1,9 +1,10 @@
 """Read the tables of all parties, and find the records that they have in common."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from lightning_vfl.errors import ConfigurationError
 
 from .column_tables import ColumnTable, MemoryTable
 from .grouped_tables import refuse_shared_ids
-from .party_tables import CSVForm, PartyTable, common_ids, kind_of, listed, plain_ids, read_table
-from .stored_csv import store_table
+from .number_files import WorkFolder, work_folder
+from .party_tables import CSVForm, PartyTable, common_ids, kind_of, listed, plain_ids
+from .table_files import read_table, store_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,31 +95,79 @@ def paths_of(tables: Mapping[str, str | Path], folder: str | Path | None) -> dic
     return {party: Path(folder or ".") / path for party, path in tables.items()}
 
 
-def read_tables(
-    paths: Mapping[str, Path],
-    id_columns: Mapping[str, str],
-    forms: Mapping[str, CSVForm],
-    text: Mapping[str, Collection[str] | None],
-    folder: Path | None = None,
-) -> dict[str, ColumnTable]:
-    """Party -> its table.
+class TextColumns(NamedTuple):
+    """Which columns of a CSV file are read as text.
+
+    Args:
+        names: these, which the file need not have; None: all.
+        no_codes: columns that are not read as text if they have codes such as 007; None: no column is.
+    """
+
+    names: tuple[str, ...] | None
+    no_codes: tuple[str, ...] | None = None
+
+
+class TableReader:
+    """The tables of some parties. Each file is opened once and parsed once, whoever asks for its table.
 
     Args:
         paths: party -> its file.
         id_columns: party -> the column of the ids.
         forms: party -> how its CSV file is written.
-        text: party -> columns of a CSV file to read as text; None: all columns.
-        folder: where columns are stored; None: they are in memory.
-
-    Raises:
-        ConfigurationError: for files that cannot be read, and ids that are not of the same kind in all of them.
+        work_dir: where the columns of tables are stored, see ``work_folder``.
     """
-    tables: dict[str, ColumnTable] = {}
-    for party, path in paths.items():
-        about = (path, party, id_columns[party], forms[party], text[party])
-        tables[party] = MemoryTable(read_table(*about)) if folder is None else store_table(*about, folder)
-    check_kinds(tables)
-    return tables
+
+    def __init__(
+        self,
+        paths: Mapping[str, Path],
+        id_columns: Mapping[str, str],
+        forms: Mapping[str, CSVForm],
+        work_dir: str | Path | None,
+    ) -> None:
+        self.paths = paths
+        self._id_columns = id_columns
+        self._forms = forms
+        self._work_dir = work_dir
+        self._text: Mapping[str, TextColumns] | None = None  # of the last reading
+        self._tables: dict[str, ColumnTable] | None = None  # of the last reading, until they are taken
+
+    @cached_property
+    def work(self) -> WorkFolder | None:
+        """The folder in which tables are prepared; None: in memory. It is removed when nothing uses it any more."""
+        return work_folder(self.paths.values(), self._work_dir)
+
+    def has_read(self, text: Mapping[str, TextColumns]) -> bool:
+        """Whether the last reading took these columns as text."""
+        return self._text == text
+
+    def tables(self, text: Mapping[str, TextColumns]) -> dict[str, ColumnTable]:
+        """Party -> its table.
+
+        Args:
+            text: party -> columns to read as text. If others were read as text, the files are read again.
+
+        Raises:
+            ConfigurationError: for files that cannot be read, and ids that are not of the same kind in all of them.
+        """
+        if self._tables is None or not self.has_read(text):
+            if self._text is not None:  # records of the reading before may still use its folder
+                self.__dict__.pop("work", None)
+            self._text = text
+            self._tables = {party: self._read(party, *text[party]) for party in self.paths}
+            check_kinds(self._tables)
+        return self._tables
+
+    def take(self, text: Mapping[str, TextColumns]) -> dict[str, ColumnTable]:
+        """``tables``, which may be changed; to give them once more, the files are read again."""
+        tables = self.tables(text)
+        self._tables = None
+        return tables
+
+    def _read(self, party: str, text: tuple[str, ...] | None, no_codes: tuple[str, ...] | None) -> ColumnTable:
+        about = (self.paths[party], party, self._id_columns[party], self._forms[party], text)
+        if self.work is None:
+            return MemoryTable(read_table(*about, no_codes))
+        return store_table(*about, self.work.path, no_codes)
 
 
 def check_kinds(tables: "Mapping[str, PartyTable]") -> None:
@@ -126,6 +176,8 @@ def check_kinds(tables: "Mapping[str, PartyTable]") -> None:
     Raises:
         ConfigurationError: if they are not.
     """
+    if not tables:
+        return
     first = next(iter(tables))
     kind = kind_of(tables[first].index)
     for party, table in tables.items():

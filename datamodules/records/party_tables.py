@@ -11,7 +11,6 @@ import numpy as np
 from lightning_utilities.core.rank_zero import rank_zero_warn
 
 from lightning_vfl.errors import ConfigurationError, nearest
-from lightning_vfl.limits import refuse_large_table, unpacked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,82 +89,6 @@ def csv_forms(
     return {party: CSVForm(separators[party], encodings[party]) for party in parties}
 
 
-def read_table(
-    path: Path, party: str, id_column: str, form: CSVForm, text: Iterable[str] | None = ()
-) -> "pd.DataFrame":
-    """The party's table with its checked ids as the index.
-
-    Args:
-        path: the file; ``.parquet`` and ``.pq`` are Parquet, all others are CSV with a first row of names.
-        party: the name of the party, for errors.
-        id_column: the column of the ids, which keep their text unless all are whole numbers as usually written.
-        form: how a CSV file is written.
-        text: columns of a CSV file to read as text; None: all.
-
-    Raises:
-        ConfigurationError: if the file cannot be read or holds more than ``lightning_vfl.limits`` allows for its size,
-            or its ids are missing, repeated or neither text nor whole numbers.
-    """
-    import pandas as pd  # 0.5 s, where it is used
-
-    with readable(path, party):
-        if path.suffix in PARQUET:
-            refuse_large_table(path)
-            table = pd.read_parquet(path)
-        else:
-            missing = missing_cells(names_of(path, party, form), [id_column])
-            types: Any = str if text is None else dict.fromkeys((*text, id_column), str)
-            try:
-                table = _read_csv(path, form, dtype=types, low_memory=True, **missing)
-            except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
-                table = _read_csv(path, form, dtype=types, low_memory=False, **missing)
-    check_id_column(table, path, party, id_column)
-    ids = check_ids(canonical_ids(table.pop(id_column)), path, party)
-    return table.set_axis(pd.Index(ids))
-
-
-@contextmanager
-def readable(path: Path, party: str) -> Iterator[None]:
-    """Turn the errors of pandas and of the system for a file that cannot be read into one line."""
-    import pandas as pd
-
-    try:
-        yield
-    except ConfigurationError:
-        raise
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(
-            f"{path} of party '{party}' is not {error.encoding.upper()} text (byte "
-            f"0x{error.object[error.start]:02x} in it); save it as CSV UTF-8, or give its encoding (cp1252 of Excel)"
-        ) from error
-    except (OSError, ValueError, pd.errors.ParserWarning) as error:
-        raise ConfigurationError(
-            f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"
-        ) from error
-
-
-def names_of(path: Path, party: str, form: CSVForm) -> list[str]:
-    """The names of a CSV file's columns, which must differ; pandas would call the second ``name.1``.
-
-    Raises:
-        ConfigurationError: for a name that two columns have.
-    """
-    import pandas as pd
-
-    with csv_warnings(), unpacked(path) as content:
-        first = pd.read_csv(content, **csv_options(form), header=None, nrows=1, dtype=str, keep_default_na=False).iloc[
-            0
-        ]
-    names = first[first != ""].str.strip()
-    if names.duplicated().any():
-        name = names[names.duplicated()].iloc[0]
-        raise ConfigurationError(
-            f"{path} of party '{party}' has {int((names == name).sum())} columns called '{name}', of which one may be "
-            "a copy of the other; give each column its own name"
-        )
-    return [name or f"Unnamed: {place}" for place, name in enumerate(first.tolist())]
-
-
 def check_id_column(names: "Collection[str] | pd.DataFrame", path: Path, party: str, id_column: str) -> None:
     """Accept columns with the column of the ids among them.
 
@@ -201,15 +124,6 @@ def check_ids(ids: "pd.Series[Any]", path: Path, party: str) -> "pd.Series[Any]"
             "keep one record of each id"
         )
     return ids
-
-
-def _read_csv(path: Path, form: CSVForm, **options: Any) -> "pd.DataFrame":
-    """The table of a CSV file."""
-    import pandas as pd
-
-    with csv_warnings(), unpacked(path) as content:
-        table: pd.DataFrame = pd.read_csv(content, **csv_options(form), **options)
-        return table
 
 
 def csv_options(form: CSVForm) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Encode and scale joined tables column by column."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.trained.fitted import Fitted
+from lightning_vfl.trained.fitted import FittedParty
 
 from .checks import refuse_infinite
 from .feature_stores import FeatureStore, NumberColumns
@@ -38,12 +39,12 @@ class Scaling(ABC):
 class KnownScaling(Scaling):
     """What the parties of a trained model have fitted."""
 
-    def __init__(self, fitted: Fitted) -> None:
-        self._fitted = fitted
+    def __init__(self, parties: Sequence[FittedParty]) -> None:
+        self._parties = parties
 
     def of_party(self, party: int, numbers: NumberColumns, held: "NDArray[np.bool_] | None") -> tuple[Tensor, Tensor]:
-        own = self._fitted.parties[party]
-        return own.shift, own.scale
+        fitted = self._parties[party]
+        return fitted.shift, fitted.scale
 
 
 class FittedScaling(Scaling):

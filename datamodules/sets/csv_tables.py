@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import proxy
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import Tensor
+from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.trained.fitted import Fitted
@@ -18,29 +18,20 @@ from lightning_vfl.types import Seat
 from ..base import VerticalDataModule
 from ..partitioners.groups import find_holders, find_label_holders
 from ..partitioners.partition import Partitioner, Views
-from ..record_splits import RecordSplit, ToDivide
+from ..record_splits import RecordSplit
 from ..records.checks import check_labels
-from ..records.class_shares import class_shares, doubts_about_classes
-from ..records.column_encoder import ColumnEncoder, Unseen
-from ..records.column_encoders import encoder_of
-from ..records.feature_stores import FeatureStore, MemoryStore, StoredFeatures
-from ..records.fitted_tables import fit_tables
+from ..records.column_encoder import Unseen
 from ..records.frames import files_of_frames
 from ..records.grouped_tables import check_names
-from ..records.joined_tables import Joined, paths_of, refuse_other_tables
+from ..records.joined_tables import TableReader, paths_of, refuse_other_tables
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
-from ..records.number_files import WorkFolder, refuse_stored, work_folder
-from ..records.party_tables import by_party, csv_forms, read_labels, read_targets, read_weights
+from ..records.number_files import refuse_stored
+from ..records.party_tables import by_party, csv_forms
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
-from ..records.scaled_tables import FittedScaling, KnownScaling, scale_tables
-from ..records.steps_table import steps_table
-from ..records.table_form import TableForm, encode_tables, form_of
-from ..records.told_records import ToldRecords
-from ..split import check_shares, split_rows
-from .joining import join_tables
-from .seated_parties import find_parties
+from ..split import check_shares
+from .prepared_tables import PreparedTables
 from .seated_tables import SeatedTables
 
 if TYPE_CHECKING:
@@ -117,8 +108,6 @@ class CSVTables(VerticalDataModule):
 
     own_files = True
     _files: SeatedTables | None = None
-    _told: ToldRecords | None = None  # in a process that reads one of the tables
-    _said: set[str] | None = None  # there, what has been printed: the table is read again once shapes are known
     data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups", "sample_weight")
 
     def __init__(
@@ -150,13 +139,13 @@ class CSVTables(VerticalDataModule):
         if unseen not in list(Unseen):
             raise ConfigurationError(f"unseen '{unseen}' is unknown; use {', '.join(Unseen)}")
         self.preprocess = preprocess  # before the base class, which asks for the default normaliser
-        self._preprocess = Preprocess.of(preprocess, tables, categorical, Unseen(unseen)) if preprocess else None
+        self.steps = Preprocess.of(preprocess, tables, categorical, Unseen(unseen)) if preprocess else None
         if decimal is not None:
-            if self._preprocess is None:
+            if self.steps is None:
                 raise ConfigurationError(
                     f"decimal {decimal} needs preprocess, which reads numbers; give preprocess: auto"
                 )
-            self._preprocess = self._preprocess.with_decimals(decimal, tables)
+            self.steps = self.steps.with_decimals(decimal, tables)
         super().__init__(**loader)
         if task not in ("classification", "regression"):
             raise ConfigurationError(f"task '{task}' is unknown; use classification or regression")
@@ -191,15 +180,16 @@ class CSVTables(VerticalDataModule):
         self.val_share = val_share
         self.test_share = test_share
         self.split = split
+        self._said: set[str] = set()
 
     @property
     def layout(self) -> Layout:
-        return self._form.layout if self._files is None else self._files.layout
+        return self._source.layout
 
     @property
     def classes(self) -> tuple[int | str, ...]:
         """The labels as the file has them: label c of a batch is ``classes[c]``; empty for a regression."""
-        return self.fitted.class_names if self.fitted is not None else self._labels[1]
+        return self.fitted.class_names if self.fitted is not None else self._source.labels[1]
 
     @property
     def class_names(self) -> tuple[int | str, ...]:
@@ -215,23 +205,24 @@ class CSVTables(VerticalDataModule):
 
     @property
     def left_out(self) -> "Mapping[str, NDArray[np.generic]]":
-        return self._joined.left_out if self._files is None else self._files.left_out
+        return self._source.left_out
 
     @property
     def everybody_holds(self) -> bool:  # type: ignore[override]  # it follows from the settings
         return self.overlap != "keep" and not self.groups
 
     @property
-    def _label_columns(self) -> tuple[str, ...]:
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of the labels."""
         return self.targets or (str(self.label_column),)
 
     @property
     def party_names(self) -> tuple[str, ...]:
-        return find_parties(self) if self._files is None else self._files.names
+        return self._source.names
 
     @property
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
-        return self._form.groups if self.groups else self.partitioner.groups(len(self.party_shapes))
+        return self._prepared.form.groups if self.groups else self.partitioner.groups(len(self.party_shapes))
 
     def default_partitioner(self) -> Partitioner:
         return Views()
@@ -247,7 +238,7 @@ class CSVTables(VerticalDataModule):
             )
         if not self.preprocess or self.public_categories:
             return found
-        what = taken_from(self._encoders)
+        what = taken_from(self._source.encoders)
         told = (
             f"its preprocessing takes from the training records {what}; declare it public (public_categories: true), "
             "or give steps that take nothing from them: impute: constant, log, date, boolean, ordinal with an order"
@@ -270,25 +261,24 @@ class CSVTables(VerticalDataModule):
 
     def own_fitted(self) -> Mapping[str, Any]:
         """Party -> the encoders of its columns, in the order of the model's parties; the names of several labels."""
-        encoders = {party: [e.state() for e in own] for party, own in self._encoders.items()}
+        encoders = {party: [e.state() for e in own] for party, own in self._source.encoders.items()}
         return {"encoders": encoders} | ({"targets": list(self.targets)} if self.targets else {})
 
     def forget(self) -> None:
         super().forget()
-        for cached in ("_work", "_joined", "_labels", "_rows", "_encoders", "_form", "_encoded", "_features"):
-            self.__dict__.pop(cached, None)
+        self._prepared.forget()
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
         """The records of these splits before they are divided, as float64."""
         return {
-            name: replace(split, features=self._encoded[torch.from_numpy(self._rows_of(name))])
+            name: replace(split, features=self._prepared.encoded[torch.from_numpy(self._prepared.rows_of(name))])
             for name, split in self._without_features(names).items()
         }
 
     def _prepare(self, missing: Sequence[SplitName]) -> None:
         """Encode and scale the tables column by column, if each of them is a party; else as the base class."""
         if not isinstance(self.partitioner, Views):
-            refuse_stored(self._work, self.partitioner)
+            refuse_stored(self._prepared.work, self.partitioner)
         if self._files is not None or not isinstance(self.partitioner, Views):
             super()._prepare(missing)
             return
@@ -297,143 +287,51 @@ class CSVTables(VerticalDataModule):
         splits = self._without_features(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
         for name, split in splits.items():
             check_labels(name, len(split.ids), split, self.num_classes, len(self.targets))
-        features = self._features
+        features = self._prepared.features
+        if self.fitted is None:
+            train = self._prepared.joined.ids[self._prepared.rows["train"]]
+            self.fitted = self._note_fitted(parts, features.shift, features.scale, train)
         for name in missing:
             if name in splits:
                 split = splits[name]
                 present = find_holders(name, split, self.partitioner, self.party_groups)
                 holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
                 about = (self.party_shapes, split.labels, split.ids, present, holders, split.weights)
-                self._keep(name, features.records(self._rows_of(name), *about))
+                self._keep(name, features.store.records(self._prepared.rows_of(name), *about))
 
     # ---- inside
 
     def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedTables:
         return SeatedTables(self, seat, self.party_names if party_names is None else party_names, self.labels_at)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the tables, which another process reads anew if it needs them."""
+        return {name: value for name, value in self.__dict__.items() if name != "_prepared"}
+
     @property
-    def _unlabelled(self) -> bool:
-        """Whether the labels are in another process."""
-        return self._told is not None and not self._told.labels
+    def _source(self) -> PreparedTables | SeatedTables:
+        """The tables of this process."""
+        return self._prepared if self._files is None else self._files
 
     @cached_property
-    def _work(self) -> WorkFolder | None:
-        """The folder in which tables are prepared; None: in memory. It is removed when nothing uses it any more."""
-        return work_folder(self.tables.values(), self.work_dir)
+    def _prepared(self) -> PreparedTables:
+        """The tables of all parties."""
+        # a proxy: without a circle of references, the memory is free with the last reference to this object
+        return PreparedTables(proxy(self), TableReader(self.tables, self.id_columns, self.forms, self.work_dir))
 
-    @cached_property
-    def _joined(self) -> Joined:
-        return join_tables(self)
-
-    @cached_property
-    def _labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
-        """(N,) the labels of the joined records, and the classes as the file has them."""
-        if self._files is not None:
-            return self._files.labels
-        if self._told is not None and not self._told.labels:
-            return torch.empty(0), self._told.classes
-        column, classification = self._joined.labels, self.task == "classification"
-        if column is None:
-            raise ConfigurationError(
-                f"the tables have no label column '{self.label_column}' of label_party '{self.label_party}', which "
-                "training and tests need; give it, or predict these records"
-            )
-        if self.targets:
-            return torch.from_numpy(read_targets(column, self.label_party, classification)), ()
-        trained = self.fitted.class_names if self.fitted is not None else ()
-        labels, classes = read_labels(column[self._label_columns[0]], self.label_party, classification, trained)
-        return torch.tensor(labels, dtype=torch.int64 if classification else torch.float32), classes
-
-    @cached_property
-    def _rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
-        """The positions of the records of each split; the classes in them are told before a training."""
-        rows = self._divided()
-        if self.fitted is None and not self._unlabelled and self.num_classes is not None:
-            told = {str(name): own for name, own in rows.items() if name != "predict" and len(own)}
-            about = (str(self.label_column), self.classes, self._labels[0].numpy())
-            self._say(class_shares(*about, told))
-            for doubt in doubts_about_classes(*about, told):
-                rank_zero_warn(doubt)
-        return rows
-
-    def _divided(self) -> "Mapping[SplitName, NDArray[np.int64]]":
-        if self._told is not None and (rows := self._told.rows(self._joined.ids)) is not None:
-            return rows
-        every = np.arange(len(self._joined.ids))
-        if self.new_records:
-            if self.fitted is None:
-                raise ConfigurationError("new_records: true needs a trained model; give --ckpt_path, or leave it out")
-            return {"train": every[:0], "val": every[:0], "test": every, "predict": every}
-        stratify = self._labels[0].numpy() if self.num_classes is not None else None
-        if self.split is None:
-            return split_rows(every, self.seed, self.val_share, self.test_share, stratify, self.classes)
-        flags = self._labels[0].numpy() if self.targets and self.task == "classification" else None
-        shares = (self.seed, self.val_share, self.test_share)
-        return self.split.rows(ToDivide(len(every), self._joined.split, self.label_party, stratify, *shares, flags))
-
-    @cached_property
-    def _encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
-        """Party -> the encoders of its columns: those of the trained model, or fitted to the training rows."""
-        if self.fitted is not None:
-            own = self.fitted.own["encoders"]
-            return {party: tuple(encoder_of(state) for state in states) for party, states in own.items()}
-        if self._files is not None:
-            return self._files.encoders
-        ranges = self.normaliser.fitted  # else nothing is to be taken from the records
-        about = (self._preprocess, self.categorical, self.unseen, ranges)
-        encoders, told = fit_tables(self._joined, self._rows["train"], *about)
-        if told:
-            self._say(f"preprocessing, fitted to training records\n{steps_table(told)}")
-        return encoders
-
-    def _say(self, text: str) -> None:
-        """Print what was done with the tables."""
-        if self._said is None or text not in self._said:
+    def say(self, text: str) -> None:
+        """Print what was done with the tables, once."""
+        if text not in self._said:
             rank_zero_info(f"{type(self).__name__}: {text}")
-        if self._said is not None:
-            self._said.add(text)
-
-    @cached_property
-    def _form(self) -> TableForm:
-        return form_of(self._joined, self._encoders, self.everybody_holds, self.fitted is not None)
-
-    @cached_property
-    def _encoded(self) -> Tensor:
-        """(N, F) float64, all columns side by side: they are scaled before they are float32, as timestamps need."""
-        return torch.from_numpy(encode_tables(self._joined, self._form))
-
-    @cached_property
-    def _features(self) -> FeatureStore:
-        """The scaled columns of all parties; what is fitted to the training records is noted."""
-        joined, form = self._joined, self._form
-        store = MemoryStore() if self._work is None else StoredFeatures(self._work, len(joined.ids))
-        if self.fitted is not None:
-            scale_tables(joined, form, store, KnownScaling(self.fitted))
-            return store
-        train = self._rows["train"]
-        shift, scale = scale_tables(joined, form, store, FittedScaling(self.normaliser, form.layout, train))
-        self.fitted = self._note_fitted(self._cut(), shift, scale, joined.ids[train])
-        return store
-
-    def _rows_of(self, name: SplitName) -> "NDArray[np.int64]":
-        """The positions of the records of a split; all are predicted, in the order of their ids or as it is told."""
-        told = None if self._told is None else self._told.order
-        if name == "predict" and (told is None or name not in told):
-            return np.arange(len(self._joined.ids))
-        return self._rows[name]
+        self._said.add(text)
 
     def _without_features(self, names: Sequence[SplitName]) -> dict[SplitName, Split]:
         """Labels, ids and presence of the records of these splits; features are (n, 0)."""
-        splits: dict[SplitName, Split] = {}
+        tables, splits = self._prepared, dict[SplitName, Split]()
         for name in names:
-            if len(rows := self._rows_of(name)):
-                labels = None if name == "predict" or self._unlabelled else self._labels[0][rows]
-                present = None if self._form.present is None else self._form.present[rows]
-                about = (labels, self._joined.ids[rows], present, self._weights(name))
+            if len(rows := tables.rows_of(name)):
+                labels = None if name == "predict" else tables.labels[0][rows]
+                present = None if tables.form.present is None else tables.form.present[rows]
+                about = (labels, tables.joined.ids[rows], present, tables.weights(name))
                 splits[name] = Split(torch.empty(len(rows), 0), *about)
         return splits
-
-    def _weights(self, name: SplitName) -> Tensor | None:
-        """(n,) the sample weights of the training records; None for other splits, and where the labels are not."""
-        column = None if name != "train" or self._unlabelled else self._joined.weights
-        return None if column is None else torch.from_numpy(read_weights(column, self.label_party, self._rows["train"]))

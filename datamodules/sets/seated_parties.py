@@ -1,14 +1,13 @@
 """The parties of a federation and the tables of a recipe: whether they agree."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Seat
 
-from ..records.party_tables import PARQUET, CSVForm, csv_options, kind_of, listed, names_of, readable
-from .joining import columns_beside
+from ..records.party_tables import kind_of, listed
+from .prepared_tables import features_beside
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,41 +49,17 @@ def check_parties(data: "CSVTables", seat: Seat, names: Sequence[str], labels_at
         )
 
 
-def find_parties(data: "CSVTables") -> tuple[str, ...]:
-    """The tables that have features, by the names of their columns; a table of labels alone is no party."""
-    label = data.label_party
-    alone = label in data.tables and not _features(data, read_names(data.tables[label], label, data.forms[label]))
-    return tuple(name for name in data.tables if not (alone and name == label))
-
-
-def refuse_features(data: "CSVTables", columns: Iterable[Any]) -> None:
+def refuse_features(data: "CSVTables", columns: Collection[Any]) -> None:
     """Accept the columns of a table of labels that is no party of the federation.
 
     Raises:
         ConfigurationError: if some are neither labels nor sample weights nor the split column.
     """
-    if more := _features(data, columns):
+    if more := features_beside(data, columns):
         raise ConfigurationError(
             f"the table of label_party '{data.label_party}' has the further columns {listed(more)}, but it is no party "
             "of the federation; leave them out, or add the party"
         )
-
-
-def read_names(path: Path, party: str, form: CSVForm) -> list[str]:
-    """The names of a file's columns.
-
-    Raises:
-        ConfigurationError: if the file cannot be read.
-    """
-    import pandas as pd  # 0.5 s, where it is used
-
-    with readable(path, party):
-        if path.suffix in PARQUET:
-            from pyarrow import parquet  # 0.1 s, where it is used
-
-            return [str(name) for name in parquet.read_schema(path).names]
-        names_of(path, party, form)  # refuses names that two columns have
-        return [str(name) for name in pd.read_csv(path, **csv_options(form), nrows=0).columns]
 
 
 def refuse_unlike(ids: "Mapping[str, NDArray[np.generic]]") -> None:
@@ -107,8 +82,3 @@ def refuse_unlike(ids: "Mapping[str, NDArray[np.generic]]") -> None:
                 f"ids of party '{name}' are {kind_of(own)} but those of party '{first}' are {kind}; write them in the "
                 "same form in all files"
             )
-
-
-def _features(data: "CSVTables", columns: Iterable[Any]) -> list[str]:
-    others = (data.id_columns[data.label_party], *data._label_columns, *columns_beside(data).values())
-    return [str(name) for name in columns if name not in others]

@@ -1,9 +1,6 @@
 """The table of one seat in a process of its own: its ids, the common order, and the records that follow from them."""
 
 from collections.abc import Mapping, Sequence
-from copy import copy
-from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,15 +14,16 @@ from lightning_vfl.wire.record_ids import as_ids
 
 from ..records.checks import check_labels
 from ..records.column_encoder import ColumnEncoder
+from ..records.column_tables import ColumnTable, some_columns
+from ..records.joined_tables import TableReader
 from ..records.layout import Layout
-from ..records.normalise import Given, OwnBounds
-from ..records.party_tables import plain_ids, read_table
-from ..records.records import Records, Split, SplitName
+from ..records.party_tables import plain_ids
+from ..records.records import Split, SplitName
 from ..records.seated_records import SeatedRecords, no_labels
 from ..records.told_records import ALL, ToldRecords
 from ..seated import SeatedFiles
-from .joining import text_columns
-from .seated_parties import check_parties, read_names, refuse_features, refuse_unlike
+from .prepared_tables import Features, PreparedTables, columns_beside, text_columns
+from .seated_parties import check_parties, refuse_features, refuse_unlike
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +44,7 @@ class _Shapes(NamedTuple):
 class SeatedTables(SeatedFiles):
     """The one table that a seat of a federation reads: the party's, or at the server that of the labels.
 
-    It is read, joined, encoded and scaled by a ``CSVTables`` of this table alone, which is told the ids of the others.
+    It is prepared as the tables of a simulation are (``PreparedTables``), with the ids that the others have told.
 
     Args:
         data: the settings, and what a trained model has fitted.
@@ -68,13 +66,15 @@ class SeatedTables(SeatedFiles):
         self._seat = seat
         self._labels_at = labels_at
         self._has_labels = seat.party == labels_at
-        self._name = None if seat.party is None else self._names[seat.party]
+        self._party = None if seat.party is None else (seat.party, self._names[seat.party])
+        self._name = None if self._party is None else self._party[1]
         labels_here = self._has_labels and data.label_party in data.tables
         self._table = self._name or (data.label_party if labels_here else None)
         self._who = f"party '{self._name}'" if self._name else "the server"
-        self._told: ToldRecords | None = None
+        paths = {} if self._table is None else {self._table: data.tables[self._table]}
+        self._reader = TableReader(paths, data.id_columns, data.forms, data.work_dir)
+        self._aligned: PreparedTables | None = None
         self._shapes: _Shapes | None = None
-        self._said: set[str] = set()
 
     # ---- finding the common records
 
@@ -82,7 +82,7 @@ class SeatedTables(SeatedFiles):
         data, name = self._data, self._table
         if name is None:
             raise NoOwnTable("the server reads no table, so it has no ids; it is told the order of the records")
-        table = read_table(data.tables[name], name, data.id_columns[name], data.forms[name], text_columns(data, name))
+        table = self._reader.tables(text_columns(data, [name]))[name]
         if name not in self._names:
             refuse_features(data, table.columns)
         return np.sort(plain_ids(table.index))
@@ -96,13 +96,14 @@ class SeatedTables(SeatedFiles):
         own = {} if self._table is None else {self._table: self.own_ids()}
         refuse_unlike(told | own)
         told.pop(self._table or "", None)  # it is read here; the party of the server's host reads the same file
-        self._told = ToldRecords(told, None, True)
         data.forget()
-        whole = self._own
-        ids = whole._joined.ids
-        if whole._joined.labels is None and not data.new_records:
+        everything = ToldRecords(told, None, True)
+        self._aligned = PreparedTables(data, self._reader, everything, self._party)
+        whole = PreparedTables(data, self._reader, everything, read=self._labels_alone)
+        ids = whole.joined.ids
+        if whole.joined.labels is None and not data.new_records:
             return {"predict": ids}
-        return {name: ids[whole._rows[name]] for name in ("train", "val", "test")}
+        return {name: ids[whole.rows[name]] for name in ("train", "val", "test")}
 
     def align(self, order: "Mapping[str, Ids]", ids_by_party: "Mapping[int, Ids]") -> None:
         if unknown := [name for name in order if name not in _SPLITS]:
@@ -126,7 +127,8 @@ class SeatedTables(SeatedFiles):
         if divided and not np.isin(np.concatenate(divided), common).all():
             raise ConfigurationError(f"the splits told to {self._who} have records that are not used; align again")
         told_ids = {self._name_of(party): as_ids(ids) for party, ids in ids_by_party.items()}
-        self._told = ToldRecords({**told_ids, ALL: np.sort(common)}, told, self._has_labels)
+        everything = ToldRecords({**told_ids, ALL: np.sort(common)}, told, self._has_labels)
+        self._aligned = PreparedTables(self._data, self._reader, everything, self._party)
         self._data.forget()
 
     # ---- shapes
@@ -134,7 +136,7 @@ class SeatedTables(SeatedFiles):
     def own_shape(self) -> tuple[int, ...]:
         if self._seat.party is None:
             raise ConfigurationError("the server has no features, so it has no shape; ask the parties")
-        return (self._own.layout.size,)
+        return (self._prepared.layout.size,)
 
     def told_shapes(
         self, shapes: Sequence[Sequence[int]], num_classes: int | None, class_names: Sequence[int | str] | None
@@ -166,89 +168,76 @@ class SeatedTables(SeatedFiles):
     @property
     def labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
         """(N,) the labels of all common records, and the classes; no labels if they are in another process."""
-        return self._own._labels if self._has_labels else (torch.empty(0), self._all_shapes.classes)
+        return self._prepared.labels if self._has_labels else (torch.empty(0), self._all_shapes.classes)
 
     @property
     def encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
         """The party's name -> the encoders of its columns; empty at the server."""
-        return {} if self._name is None else {self._name: self._own._encoders[self._name]}
+        return {} if self._name is None else {self._name: self._prepared.encoders[self._name]}
 
     # ---- records
 
     @property
     def left_out(self) -> "Mapping[str, NDArray[np.generic]]":
         """The party's name -> the ids of its records that other parties lack; empty at the server."""
-        return {} if self._name is None else self._own._joined.left_out
+        return {} if self._name is None else self._prepared.left_out
 
     def prepare(self, missing: Sequence[SplitName]) -> Mapping[SplitName, SeatedRecords]:
-        data, own, shapes = self._data, self._own, [(width,) for width in self._all_shapes.widths]
-        if data.fitted is None and not len(own._rows["train"]):
+        data, tables, shapes = self._data, self._prepared, [(width,) for width in self._all_shapes.widths]
+        if data.fitted is None and not len(tables.rows["train"]):
             raise ConfigurationError(f"{self._who} was told no training records; align with the splits of a fit")
-        found: dict[SplitName, Records | None]
-        if self._name is None:
-            found = dict.fromkeys(missing)
-        else:
-            own._prepare(missing)
-            found = {name: own._records.get(name) for name in missing}
+        features = None if self._seat.party is None else tables.features
         if data.fitted is None:
-            data.fitted = self._fitted()
+            data.fitted = self._fitted(features)
         made = {}
         for name in missing:
-            rows = own._rows_of(name)
+            rows = tables.rows_of(name)
             if len(rows):
-                ids, labels = own._joined.ids[rows], None if name == "predict" else self._labels(name, rows)
-                about = (labels, ids, self._present(rows), own._weights(name))
-                made[name] = SeatedRecords(found[name], 0, self._seat, shapes, *about)
+                ids = tables.joined.ids[rows]
+                own = None
+                if features is not None and self._seat.party is not None:
+                    own = features.store.records(rows, [shapes[self._seat.party]], None, ids)
+                labels = None if name == "predict" else self._labels(name, rows)
+                about = (labels, ids, self._present(rows), tables.weights(name))
+                made[name] = SeatedRecords(own, 0, self._seat, shapes, *about)
         return made
 
     def forget(self) -> None:
-        self.__dict__.pop("_own", None)
+        if self._aligned is not None:
+            self._aligned.forget()
 
-    @cached_property
-    def _own(self) -> "CSVTables":
-        """The data of this seat's table alone."""
-        if self._told is None:
+    # ---- inside
+
+    @property
+    def _prepared(self) -> PreparedTables:
+        if self._aligned is None:
             raise ConfigurationError(f"{self._who} does not know the common records yet; call align before setup")
-        data, name = self._data, self._name
-        own = copy(data)
-        own.trainer, own.seat, own._files, own.fitted, own._of_model = None, None, None, None, False
-        own._records, own._said = {}, self._said
-        own.forget()
-        own._told = self._told if self._shapes is None else replace(self._told, classes=self._shapes.classes)
-        own.tables = {} if self._table is None else {self._table: data.tables[self._table]}
-        if isinstance(data.normaliser, Given) and isinstance(data.normaliser.low, Mapping):
-            own.normaliser = OwnBounds(data.normaliser, name or "")
-        if name is not None and data.categorical:
-            there = read_names(data.tables[name], name, data.forms[name])
-            own.categorical = tuple(column for column in data.categorical if column in there)
-        if data._preprocess is not None:
-            settings = {party: steps for party, steps in data._preprocess.columns.items() if party == name}
-            own._preprocess = replace(data._preprocess, columns=settings)
-        if data.fitted is not None:
-            parties = () if self._seat.party is None else (_alone(data.fitted.parties[self._seat.party]),)
-            encoders = {party: e for party, e in data.fitted.own["encoders"].items() if party == name}
-            size = sum(len(party.positions) for party in parties)
-            kept = {**data.fitted.own, "encoders": encoders}
-            own.fitted = replace(data.fitted, size=size, parties=parties, own=kept, normaliser=repr(own.normaliser))
-        if self._told.order is not None and len(own._joined.ids) != len(self._told.ids[ALL]):
-            raise ConfigurationError(
-                f"the table of {self._who} has changed since the records were aligned; align again"
-            )
-        return own
+        return self._aligned
 
-    def _fitted(self) -> Fitted:
+    def _labels_alone(self) -> dict[str, ColumnTable]:
+        """The columns that divide the records; the table itself is joined later, when the records are divided."""
+        data, name = self._data, self._table
+        if name is None:
+            return {}
+        table = self._reader.tables(text_columns(data, [name]))[name]
+        columns = [column for column in (*data.label_columns, *columns_beside(data).values()) if column in table]
+        return {name: some_columns(table, columns)}
+
+    def _fitted(self, features: Features | None) -> Fitted:
         """What this process has fitted; NaN for the scaling of the other parties."""
-        data, own, parties, begin = self._data, self._own, [], 0
+        data, tables, parties, begin = self._data, self._prepared, [], 0
         for m, width in enumerate(self._all_shapes.widths):
-            positions, nan = torch.arange(begin, begin + width), torch.full((width,), torch.nan, dtype=torch.float64)
-            if m == self._seat.party and own.fitted is not None:
-                parties.append(replace(own.fitted.parties[0], positions=positions))
+            positions = torch.arange(begin, begin + width)
+            if m == self._seat.party and features is not None:
+                columns = tables.layout.columns
+                parties.append(FittedParty(positions, (width,), features.shift, features.scale, columns))
             else:
+                nan = torch.full((width,), torch.nan, dtype=torch.float64)
                 parties.append(FittedParty(positions, (width,), nan, nan))
             begin += width
-        rows = own._rows["train"]
-        held = None if self._name is None else own._joined.held[self._name]
-        trained = TrainedIds.of(own._joined.ids[rows if held is None else rows[held[rows]]])
+        rows = tables.rows["train"]
+        held = None if self._name is None else tables.joined.held[self._name]
+        trained = TrainedIds.of(tables.joined.ids[rows if held is None else rows[held[rows]]])
         about = (data.num_classes, data.class_names, trained, data.own_fitted(), repr(data.normaliser))
         return Fitted(type(data).__name__, begin, tuple(parties), *about)
 
@@ -257,7 +246,7 @@ class SeatedTables(SeatedFiles):
         if self._data.everybody_holds:
             return None
         every = np.ones(len(rows), dtype=np.bool_)
-        by_party = [self._own._joined.held.get(name) for name in self._names]
+        by_party = [self._prepared.joined.held.get(name) for name in self._names]
         return torch.from_numpy(np.stack([every if held is None else held[rows] for held in by_party], axis=1))
 
     def _labels(self, name: str, rows: "NDArray[np.int64]") -> Tensor:
@@ -265,7 +254,7 @@ class SeatedTables(SeatedFiles):
         data = self._data
         if not self._has_labels:
             return no_labels(len(rows), len(data.targets), data.task == "classification")
-        labels, ids = self._own._labels[0][rows], self._own._joined.ids[rows]
+        labels, ids = self._prepared.labels[0][rows], self._prepared.joined.ids[rows]
         check_labels(name, len(ids), Split(torch.empty(0), labels, ids), data.num_classes, len(data.targets))
         return labels
 
@@ -283,11 +272,6 @@ class SeatedTables(SeatedFiles):
                 f"{self._who} does not know the parties' shapes yet; call told_shapes before setup"
             )
         return self._shapes
-
-
-def _alone(party: FittedParty) -> FittedParty:
-    """What a party has fitted, with the positions of its columns in its own table."""
-    return replace(party, positions=torch.arange(len(party.positions)))
 
 
 def _of_kind(ids: "NDArray[np.generic]", own: "NDArray[np.generic]", who: str) -> "NDArray[np.generic]":

@@ -17,10 +17,10 @@ from lightning_vfl.datamodules.records.party_tables import (
     kind_of,
     listed,
     missing_cells,
-    readable,
 )
+from lightning_vfl.datamodules.records.table_files import readable
 from lightning_vfl.errors import ConfigurationError, nearest
-from lightning_vfl.limits import refuse_large_table, unpacked
+from lightning_vfl.limits import TextFile, refuse_large_table
 from lightning_vfl.trained.predictions import for_spreadsheets, write_table
 from lightning_vfl.whole_files import refuse_unwritable
 
@@ -119,7 +119,8 @@ class TableFile:
             elif as_text:
                 table = self._csv(dtype=str, keep_default_na=False, na_filter=False)
             else:  # codes such as 0150 stay texts, as CSVTables reads them
-                codes = coded_columns(self.path, self.form, used)
+                with TextFile(self.path) as file:
+                    codes = coded_columns(file, self.form, used)
                 missing = missing_cells(self._names(), used)
                 table = self._csv(dtype=dict.fromkeys((*codes, *used), str), low_memory=False, **missing)
         table = table.iloc[records].reset_index(drop=True)
@@ -144,8 +145,8 @@ class TableFile:
     def _csv(self, **options: Any) -> "pd.DataFrame":
         import pandas as pd
 
-        with csv_warnings(), unpacked(self.path) as content:
-            table: pd.DataFrame = pd.read_csv(content, **csv_options(self.form), **options)
+        with csv_warnings(), TextFile(self.path) as file:
+            table: pd.DataFrame = pd.read_csv(file.content(), **csv_options(self.form), **options)
             return table
 
 

@@ -288,7 +288,7 @@ def test_seats_of_tables_have_the_bits_of_one_process(tmp_path, case, texts, lab
 
 def test_seats_do_not_share_a_work_folder(tmp_path):
     paths, settings = arranged(tmp_path, "stored", False, "labels")
-    folders = [data._files._own._work.path for data in federation(tmp_path, paths, **settings).values()]
+    folders = [data._files._reader.work.path for data in federation(tmp_path, paths, **settings).values()]
     assert len(set(folders)) == 4
     assert {folder.parent for folder in folders} == {settings["work_dir"]}
 
@@ -405,6 +405,8 @@ def test_refused_orders_and_shapes(tmp_path):
         bank.told_shapes([(2,), (1,)])
     pd.read_csv(paths["bank"]).query("id != 3").to_csv(paths["bank"], index=False)
     bank.told_shapes([(2,), (1,), (1,)])
+    bank.setup("fit")  # of the table as it was read
+    bank.forget()
     with pytest.raises(
         ConfigurationError, match="the table of party 'bank' has changed since the records were aligned"
     ):

@@ -1,5 +1,7 @@
 """Codes of digits stay texts, and numbers that may be codes are told."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from lightning_vfl.datamodules.records import code_columns
 from lightning_vfl.datamodules.records.auto_steps import ColumnKind, choose_steps
 from lightning_vfl.datamodules.records.code_columns import coded_columns
 from lightning_vfl.datamodules.records.party_tables import CSVForm
+from lightning_vfl.limits import TextFile
 from tests.own_tables import files, write
 
 N = 120
@@ -30,9 +33,14 @@ def test_columns_of_digits_with_a_zero_in_front_are_codes(tmp_path, size, monkey
     monkeypatch.setattr(code_columns, "_ROWS", 50)
     for separator in (",", ";"):
         pd.DataFrame(COLUMNS).to_csv(tmp_path / "t.csv", index=False, sep=separator)
-        assert coded_columns(tmp_path / "t.csv", CSVForm(separator), ("id",)) == ["zip", "late"]
+        assert coded(tmp_path / "t.csv", separator) == ["zip", "late"]
         pd.DataFrame(COLUMNS)[["id", "whole", "zero"]].to_csv(tmp_path / "t.csv", index=False, sep=separator)
-        assert coded_columns(tmp_path / "t.csv", CSVForm(separator), ("id",)) == []
+        assert coded(tmp_path / "t.csv", separator) == []
+
+
+def coded(path: Path, separator: str) -> list[str]:
+    with TextFile(path) as file:
+        return coded_columns(file, CSVForm(separator), ("id",))
 
 
 def test_codes_are_categories_and_few_whole_numbers_are_told(tmp_path, told):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from lightning_vfl.datamodules.records.party_tables import CSV, read_table
-from lightning_vfl.datamodules.records.stored_csv import store_table
-from lightning_vfl.datamodules.sets.seated_parties import read_names
+from lightning_vfl.datamodules.records.party_tables import CSV
+from lightning_vfl.datamodules.records.table_files import read_table, store_table
 from lightning_vfl.errors import ConfigurationError
 
 from ..miniature import write_csv
@@ -36,14 +35,13 @@ def test_numbers_that_cannot_be_used_are_told_apart(files, value, told):
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "latin-1", "cp1252"])
-@pytest.mark.parametrize("beside", ["in memory", "on disk", "names"])
+@pytest.mark.parametrize("beside", ["in memory", "on disk"])
 def test_another_encoding_is_told(tmp_path, encoding, beside):
     path = tmp_path / "bank.csv"
     path.write_text("id,größe\n1,2\n", encoding=encoding)
     readers = {
         "in memory": lambda: read_table(path, "bank", "id", CSV),
         "on disk": lambda: store_table(path, "bank", "id", CSV, (), tmp_path),
-        "names": lambda: read_names(path, "bank", CSV),
     }
     with pytest.raises(
         ConfigurationError,

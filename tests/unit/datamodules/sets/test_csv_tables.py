@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lightning_vfl.datamodules import ContiguousColumns, CSVTables, NamedColumns, Standardise, Unchanged
-from lightning_vfl.datamodules.records.party_tables import CSV, read_table
+from lightning_vfl.datamodules.records.party_tables import CSV
+from lightning_vfl.datamodules.records.table_files import read_table
 from lightning_vfl.errors import ConfigurationError
 
 from ..miniature import write_csv

@@ -1,6 +1,6 @@
-"""Read a CSV or Parquet file of any size into a table whose columns stay on the disk."""
+"""Read the CSV or Parquet file of a party into memory, or into a table whose columns stay on the disk."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -9,8 +9,10 @@ from urllib.parse import quote
 
 import numpy as np
 
-from lightning_vfl.limits import refuse_large_table, unpacked
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.limits import TextFile, refuse_large_table
 
+from .code_columns import coded_columns
 from .column_tables import StoredTable, read_column
 from .party_tables import (
     PARQUET,
@@ -21,8 +23,6 @@ from .party_tables import (
     csv_options,
     csv_warnings,
     missing_cells,
-    names_of,
-    readable,
 )
 
 if TYPE_CHECKING:
@@ -43,8 +43,53 @@ class _Kind(StrEnum):
     TEXTS = "str"
 
 
+def read_table(
+    path: Path,
+    party: str,
+    id_column: str,
+    form: CSVForm,
+    text: Iterable[str] | None = (),
+    no_codes: Collection[str] | None = None,
+) -> "pd.DataFrame":
+    """The party's table with its checked ids as the index.
+
+    Args:
+        path: the file; ``.parquet`` and ``.pq`` are Parquet, all others are CSV with a first row of names.
+        party: the name of the party, for errors.
+        id_column: the column of the ids, which keep their text unless all are whole numbers as usually written.
+        form: how a CSV file is written.
+        text: columns of a CSV file to read as text; None: all.
+        no_codes: columns that are not read as text if they have codes such as 007; None: no column is.
+
+    Guarantee: a CSV file is opened once.
+
+    Raises:
+        ConfigurationError: if the file cannot be read or holds more than ``lightning_vfl.limits`` allows for its size,
+            or its ids are missing, repeated or neither text nor whole numbers.
+    """
+    import pandas as pd  # 0.5 s, where it is used
+
+    with readable(path, party):
+        if path.suffix in PARQUET:
+            refuse_large_table(path)
+            table = pd.read_parquet(path)
+        else:
+            with TextFile(path) as file:
+                table = _read_csv(file, party, id_column, form, _texts(file, form, text, no_codes))
+    check_id_column(table, path, party, id_column)
+    ids = check_ids(canonical_ids(table.pop(id_column)), path, party)
+    return table.set_axis(pd.Index(ids))
+
+
 def store_table(
-    path: Path, party: str, id_column: str, form: CSVForm, text: Iterable[str] | None, folder: Path, rows: int = _ROWS
+    path: Path,
+    party: str,
+    id_column: str,
+    form: CSVForm,
+    text: Iterable[str] | None,
+    folder: Path,
+    no_codes: Collection[str] | None = None,
+    rows: int = _ROWS,
 ) -> StoredTable:
     """The party's table on the disk; see ``read_table``, whose columns and ids it has.
 
@@ -55,6 +100,7 @@ def store_table(
         form: how a CSV file is written.
         text: columns of a CSV file to read as text; None: all.
         folder: where the copy is stored.
+        no_codes: columns that are not read as text if they have codes such as 007; None: no column is.
         rows: how many rows of a CSV file are in memory together.
 
     Units: memory, the ids, and so many rows.
@@ -74,9 +120,75 @@ def store_table(
             ids, place = read_column(path, id_column), path
         else:
             place = folder / f"{quote(party, safe='')}.parquet"
-            names, ids = _copy_csv(path, party, id_column, form, text, place, rows)
+            with TextFile(path) as file:
+                texts = _texts(file, form, text, no_codes)
+                names, ids = _copy_csv(file, party, id_column, form, texts, place, rows)
     index = pd.Index(check_ids(canonical_ids(ids), path, party))
     return StoredTable(place, index, [name for name in names if name != id_column])
+
+
+@contextmanager
+def readable(path: Path, party: str) -> Iterator[None]:
+    """Turn the errors of pandas and of the system for a file that cannot be read into one line."""
+    import pandas as pd
+
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{path} of party '{party}' is not {error.encoding.upper()} text (byte "
+            f"0x{error.object[error.start]:02x} in it); save it as CSV UTF-8, or give its encoding (cp1252 of Excel)"
+        ) from error
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
+        raise ConfigurationError(
+            f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"
+        ) from error
+
+
+def _names_of(file: TextFile, party: str, form: CSVForm) -> list[str]:
+    """The names of a CSV file's columns, which must differ; pandas would call the second ``name.1``.
+
+    Raises:
+        ConfigurationError: for a name that two columns have.
+    """
+    import pandas as pd
+
+    options = {**csv_options(form), "header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
+    with csv_warnings():
+        first = pd.read_csv(file.content(), **options).iloc[0]
+    names = first[first != ""].str.strip()
+    if names.duplicated().any():
+        name = names[names.duplicated()].iloc[0]
+        raise ConfigurationError(
+            f"{file.path} of party '{party}' has {int((names == name).sum())} columns called '{name}', of which one "
+            "may be a copy of the other; give each column its own name"
+        )
+    return [name or f"Unnamed: {place}" for place, name in enumerate(first.tolist())]
+
+
+def _texts(
+    file: TextFile, form: CSVForm, text: Iterable[str] | None, no_codes: Collection[str] | None
+) -> list[str] | None:
+    """The columns to read as text, with those of codes; None: all."""
+    if text is None or no_codes is None:
+        return None if text is None else list(text)
+    return [*text, *coded_columns(file, form, no_codes)]
+
+
+def _read_csv(file: TextFile, party: str, id_column: str, form: CSVForm, text: list[str] | None) -> "pd.DataFrame":
+    """The table of a CSV file; its types are those of the whole file."""
+    import pandas as pd
+
+    options = {**csv_options(form), **missing_cells(_names_of(file, party, form), [id_column])}
+    types: Any = str if text is None else dict.fromkeys((*text, id_column), str)
+    with csv_warnings():
+        try:
+            table: pd.DataFrame = pd.read_csv(file.content(), dtype=types, low_memory=True, **options)
+        except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
+            table = pd.read_csv(file.content(), dtype=types, low_memory=False, **options)
+    return table
 
 
 def _names_in(path: Path) -> list[str]:
@@ -89,26 +201,24 @@ def _names_in(path: Path) -> list[str]:
 
 
 def _copy_csv(
-    path: Path, party: str, id_column: str, form: CSVForm, text: Iterable[str] | None, place: Path, rows: int
+    file: TextFile, party: str, id_column: str, form: CSVForm, text: list[str] | None, place: Path, rows: int
 ) -> "tuple[list[str], pd.Series[Any]]":
     """The names of the columns, and the ids as text; all columns but the ids are in the Parquet file."""
-    names_of(path, party, form)  # refuses names that two columns have
-    with _chunks(path, form, 1, dtype=str) as first:
-        names = [str(name) for name in next(first)]
-    check_id_column(names, path, party, id_column)
+    names = _names_of(file, party, form)
+    check_id_column(names, file.path, party, id_column)
     fixed = set(names) if text is None else {id_column, *text}.intersection(names)
     kinds = dict.fromkeys(fixed, _Kind.TEXTS)
     missing = missing_cells(names, [id_column])
-    ids = _copy_as(path, form, id_column, kinds, place, rows, missing)
+    ids = _copy_as(file, form, id_column, kinds, place, rows, missing)
     if ids is None:  # kinds are now those of all rows
-        ids = _copy_as(path, form, id_column, kinds, place, rows, missing)
+        ids = _copy_as(file, form, id_column, kinds, place, rows, missing)
     if ids is None:
         raise ValueError("the file has changed while it was read")
     return names, ids
 
 
 def _copy_as(
-    path: Path,
+    file: TextFile,
     form: CSVForm,
     id_column: str,
     kinds: dict[str, _Kind],
@@ -119,7 +229,7 @@ def _copy_as(
     """The ids, if all rows of a column have one kind of cells, which may be known; else None, and all kinds are known.
 
     Args:
-        path: the file.
+        file: the file.
         form: how a CSV file is written.
         id_column: the column of the ids.
         kinds: column -> what its cells are read as; kinds are added and changed.
@@ -133,7 +243,7 @@ def _copy_as(
     types = {name: str(kind) for name, kind in kinds.items() if kind in (_Kind.TEXTS, _Kind.PARTLY)}
     writer, changed = None, False
     try:
-        with _chunks(path, form, rows, dtype=types, **missing) as chunks:
+        with _chunks(file, form, rows, dtype=types, **missing) as chunks:
             for chunk in chunks:
                 texts = chunk.pop(id_column)
                 numbers = canonical_ids(texts)
@@ -181,13 +291,12 @@ def _joined(ids: "list[pd.Series[Any]]") -> "pd.Series[Any]":
 
 
 @contextmanager
-def _chunks(path: Path, form: CSVForm, rows: int, **options: Any) -> "Iterator[Iterator[pd.DataFrame]]":
+def _chunks(file: TextFile, form: CSVForm, rows: int, **options: Any) -> "Iterator[Iterator[pd.DataFrame]]":
     import pandas as pd
 
-    with csv_warnings(), unpacked(path) as content:
-        usual = csv_options(form)
-        with pd.read_csv(content, **usual, low_memory=False, chunksize=rows, **options) as chunks:
-            yield iter(chunks)
+    options |= csv_options(form)
+    with csv_warnings(), pd.read_csv(file.content(), low_memory=False, chunksize=rows, **options) as chunks:
+        yield iter(chunks)
 
 
 def _kind_of(column: "pd.Series[Any]") -> _Kind:

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_vfl.datamodules.records.party_tables import CSV, read_table
-from lightning_vfl.datamodules.records.stored_csv import store_table
+from lightning_vfl.datamodules.records.party_tables import CSV
+from lightning_vfl.datamodules.records.table_files import read_table, store_table
 from lightning_vfl.errors import ConfigurationError
 
 N = 40
@@ -38,7 +38,7 @@ def test_columns_and_ids_are_those_of_the_whole_table(ids, text, tmp_path):
     pd.DataFrame({"id": named[ids], **COLUMNS}).to_csv(path, index=False)
     whole = read_table(path, "bank", "id", CSV, text)
     for rows in (7, 1000):
-        stored = store_table(path, "bank", "id", CSV, text, tmp_path, rows)
+        stored = store_table(path, "bank", "id", CSV, text, tmp_path, rows=rows)
         assert stored.index.equals(whole.index)
         assert list(stored) == list(whole)
         for name in whole:

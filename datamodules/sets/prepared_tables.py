@@ -1,0 +1,323 @@
+"""Tables from their files to scaled features: of all parties in a simulation, of one in a federation."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from lightning_vfl.errors import ConfigurationError, nearest
+
+from ..record_splits import ToDivide
+from ..records.class_shares import class_shares, doubts_about_classes
+from ..records.column_encoder import ColumnEncoder
+from ..records.column_encoders import encoder_of, of_texts
+from ..records.column_tables import ColumnTable, MemoryTable, together
+from ..records.feature_stores import FeatureStore, MemoryStore, StoredFeatures
+from ..records.fitted_tables import fit_tables
+from ..records.grouped_tables import add_singles, align_columns
+from ..records.joined_tables import Joined, TableReader, TextColumns, check_label_column, join
+from ..records.layout import Layout
+from ..records.normalise import Given, Normaliser, OwnBounds
+from ..records.number_files import WorkFolder
+from ..records.party_tables import read_labels, read_targets, read_weights
+from ..records.scaled_tables import FittedScaling, KnownScaling, scale_tables
+from ..records.steps_table import steps_table
+from ..records.table_form import TableForm, encode_tables, form_of
+from ..records.told_records import ALL, ToldRecords
+from ..split import split_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from ..records.records import SplitName
+    from .csv_tables import CSVTables
+
+
+class Features(NamedTuple):
+    """The scaled columns of all parties, with shift and scale, each (F,), of these columns."""
+
+    store: FeatureStore
+    shift: Tensor
+    scale: Tensor
+
+
+class PreparedTables:
+    """Tables that are read, joined, divided into splits, encoded and scaled; a step is done once, when it is asked for.
+
+    Args:
+        data: the settings, and what a trained model has fitted.
+        reader: reads the files of the tables.
+        told: what the other processes have told; None: all tables are here.
+        party: the party whose process this is, by number and name; None: all parties, or the server.
+        read: gives the tables in place of ``reader``, which is then asked again later.
+    """
+
+    def __init__(
+        self,
+        data: "CSVTables",
+        reader: TableReader,
+        told: ToldRecords | None = None,
+        party: tuple[int, str] | None = None,
+        read: Callable[[], dict[str, ColumnTable]] | None = None,
+    ) -> None:
+        self._data = data
+        self._reader = reader
+        self._told = told
+        self._party = party
+        self._read = read
+        self._columns_used = False
+
+    def forget(self) -> None:
+        """Drop what depends on the fitted values; records stay joined while their columns are not encoded yet."""
+        for cached in ("labels", "rows", "encoders", "form", "encoded", "features"):
+            self.__dict__.pop(cached, None)
+        if self._columns_used or not self._reader.has_read(self._text):
+            self._columns_used = False
+            for cached in ("joined", "names"):
+                self.__dict__.pop(cached, None)
+
+    # ---- records
+
+    @cached_property
+    def joined(self) -> Joined:
+        """The joined records of all tables; labels, sample weights and the split column are apart from the features.
+
+        Raises:
+            ConfigurationError: for files that cannot be read or joined, and without the columns that the settings name.
+        """
+        data = self._data
+        tables = self._reader.take(self._text) if self._read is None else self._read()
+        if self._told is not None:
+            tables |= {party: MemoryTable(table) for party, table in self._told.tables().items()}
+        if data.fitted is None and not self._unlabelled:
+            for name in data.label_columns:
+                check_label_column(tables, data.label_party, name)
+        groups = add_singles(data.groups, tables)
+        align_columns(tables, groups)
+        kept = ALL if ALL in tables else data.label_party
+        ids, held, left_out, counts = join(tables, groups, data.overlap == "inner", kept)
+        data.say(counts)
+        if self._told is not None and self._told.order is not None and len(ids) != len(self._told.ids[ALL]):
+            raise ConfigurationError(
+                f"the table of party '{', '.join(self._reader.paths)}' has changed since the records were aligned; "
+                "align again"
+            )
+        table = tables.get(data.label_party)
+        named = {} if table is None else {name: table.pop(name) for name in data.label_columns if name in table}
+        labels = together(named) if len(named) == len(data.label_columns) else None
+        beside = {setting: self._beside(table, setting, column) for setting, column in columns_beside(data).items()}
+        return Joined(ids, tables, held, groups, labels, beside["split"], beside["sample_weight"], left_out)
+
+    @property
+    def left_out(self) -> "Mapping[str, NDArray[np.generic]]":
+        """Party -> the ids of its records that are not used, because some party lacks them."""
+        return self.joined.left_out
+
+    @cached_property
+    def labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
+        """(N,) the labels of the joined records, and the classes as the file has them."""
+        data = self._data
+        column, classification = self.joined.labels, data.task == "classification"
+        if column is None:
+            raise ConfigurationError(
+                f"the tables have no label column '{data.label_column}' of label_party '{data.label_party}', which "
+                "training and tests need; give it, or predict these records"
+            )
+        if data.targets:
+            return torch.from_numpy(read_targets(column, data.label_party, classification)), ()
+        trained = data.fitted.class_names if data.fitted is not None else ()
+        labels, classes = read_labels(column[data.label_columns[0]], data.label_party, classification, trained)
+        return torch.tensor(labels, dtype=torch.int64 if classification else torch.float32), classes
+
+    @cached_property
+    def rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
+        """The positions of the records of each split; the classes in them are told before a training."""
+        data, rows = self._data, self._divided()
+        if data.fitted is None and not self._unlabelled and self._stratified:
+            labels, classes = self.labels
+            by_split = {str(name): places for name, places in rows.items() if name != "predict" and len(places)}
+            about = (str(data.label_column), classes, labels.numpy())
+            data.say(class_shares(*about, by_split))
+            for doubt in doubts_about_classes(*about, by_split):
+                rank_zero_warn(doubt)
+        return rows
+
+    def rows_of(self, name: "SplitName") -> "NDArray[np.int64]":
+        """The positions of the records of a split; all are predicted, in the order of their ids or as it is told."""
+        order = None if self._told is None else self._told.order
+        if name == "predict" and (order is None or name not in order):
+            return np.arange(len(self.joined.ids))
+        return self.rows[name]
+
+    def weights(self, name: "SplitName") -> Tensor | None:
+        """(n,) the sample weights of the training records; None for other splits, and where the labels are not."""
+        column = None if name != "train" or self._unlabelled else self.joined.weights
+        return (
+            None if column is None else torch.from_numpy(read_weights(column, self._data.label_party, self.rows[name]))
+        )
+
+    # ---- features
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The tables that have features, by the names of their columns; a table of labels alone is no party."""
+        data = self._data
+        tables = self.joined.tables if "joined" in self.__dict__ else self._reader.tables(self._text)
+        label = data.label_party
+        alone = label in tables and not features_beside(data, tables[label])
+        return tuple(name for name in data.tables if not (alone and name == label))
+
+    @cached_property
+    def encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
+        """Party -> the encoders of its columns: those of the trained model, or fitted to the training rows."""
+        data, joined = self._data, self.joined
+        if data.fitted is not None:
+            states_of = data.fitted.own["encoders"]
+            known = states_of if self._told is None else {} if self._party is None else {self._party[1]}
+            return {party: tuple(map(encoder_of, states_of[party])) for party in states_of if party in known}
+        categorical, preprocess = data.categorical, data.steps
+        if self._told is not None:  # what the settings say of other parties is theirs to check
+            name = None if self._party is None else self._party[1]
+            categorical = tuple(column for column in categorical if name and column in joined.tables[name])
+            if preprocess is not None:
+                columns = {party: steps for party, steps in preprocess.columns.items() if party == name}
+                preprocess = replace(preprocess, columns=columns)
+        ranges = self._normaliser.fitted  # else nothing is to be taken from the records
+        encoders, table = fit_tables(joined, self.rows["train"], preprocess, categorical, data.unseen, ranges)
+        if table:
+            data.say(f"preprocessing, fitted to training records\n{steps_table(table)}")
+        return encoders
+
+    @cached_property
+    def form(self) -> TableForm:
+        """Which party has which columns of numbers, and who holds which record."""
+        data = self._data
+        return form_of(self.joined, self.encoders, data.everybody_holds, data.fitted is not None)
+
+    @property
+    def layout(self) -> Layout:
+        """The form of a record."""
+        return self.form.layout
+
+    @cached_property
+    def encoded(self) -> Tensor:
+        """(N, F) float64, all columns side by side: they are scaled before they are float32, as timestamps need."""
+        form = self.form
+        self._use_columns()
+        return torch.from_numpy(encode_tables(self.joined, form))
+
+    @cached_property
+    def features(self) -> Features:
+        """The scaled columns of all parties."""
+        joined, form, fitted = self.joined, self.form, self._data.fitted
+        self._use_columns()
+        store = MemoryStore() if self._reader.work is None else StoredFeatures(self._reader.work, len(joined.ids))
+        if fitted is not None:
+            parties = fitted.parties if self._party is None else (fitted.parties[self._party[0]],)
+            return Features(store, *scale_tables(joined, form, store, KnownScaling(parties)))
+        scaling = FittedScaling(self._normaliser, form.layout, self.rows["train"])
+        return Features(store, *scale_tables(joined, form, store, scaling))
+
+    @property
+    def work(self) -> WorkFolder | None:
+        """The folder in which tables are prepared; None: in memory."""
+        return self._reader.work
+
+    # ---- inside
+
+    @property
+    def _text(self) -> dict[str, TextColumns]:
+        return text_columns(self._data, self._reader.paths)
+
+    def _use_columns(self) -> None:
+        """Note that each column of the joined tables is forgotten once it is encoded."""
+        _ = self.names  # which are found by the columns
+        self._columns_used = True
+
+    @property
+    def _unlabelled(self) -> bool:
+        """Whether the labels are in another process."""
+        return self._told is not None and not self._told.labels
+
+    @property
+    def _stratified(self) -> bool:
+        return self._data.task == "classification" and not self._data.targets
+
+    @property
+    def _normaliser(self) -> Normaliser:
+        normaliser = self._data.normaliser
+        if self._told is not None and isinstance(normaliser, Given) and isinstance(normaliser.low, Mapping):
+            return OwnBounds(normaliser, "" if self._party is None else self._party[1])
+        return normaliser
+
+    def _divided(self) -> "Mapping[SplitName, NDArray[np.int64]]":
+        data, joined = self._data, self.joined
+        if self._told is not None and (rows := self._told.rows(joined.ids)) is not None:
+            return rows
+        every = np.arange(len(joined.ids))
+        if data.new_records:
+            if data.fitted is None:
+                raise ConfigurationError("new_records: true needs a trained model; give --ckpt_path, or leave it out")
+            return {"train": every[:0], "val": every[:0], "test": every, "predict": every}
+        labels, classes = self.labels
+        stratify = labels.numpy() if self._stratified else None
+        shares = (data.seed, data.val_share, data.test_share)
+        if data.split is None:
+            classes = classes if data.fitted is None else data.fitted.class_names
+            return split_rows(every, *shares, stratify, classes)
+        flags = labels.numpy() if data.targets and data.task == "classification" else None
+        return data.split.rows(ToDivide(len(every), joined.split, data.label_party, stratify, *shares, flags))
+
+    def _beside(self, table: ColumnTable | None, setting: str, column: str | None) -> "pd.Series[Any] | None":
+        """The column that a setting names, taken out of the label party's table.
+
+        New tables may lack it, and so may a process without the labels: then it is None.
+        """
+        if column is None:
+            return None
+        if table is not None and column in table:
+            return table.pop(column)
+        if self._data.fitted is None and not self._unlabelled:
+            raise ConfigurationError(
+                f"{setting} names column '{column}', which party '{self._data.label_party}' does not have; "
+                + nearest(column, map(str, table or ()))
+            )
+        return None
+
+
+def columns_beside(data: "CSVTables") -> dict[str, str | None]:
+    """Setting -> the column of the label party that it names, which is neither a feature nor a label; None: none."""
+    return {"split": None if data.split is None else data.split.column, "sample_weight": data.sample_weight}
+
+
+def features_beside(data: "CSVTables", columns: Collection[Any]) -> list[str]:
+    """The columns of the label party's table that are features."""
+    others = (data.id_columns[data.label_party], *data.label_columns, *columns_beside(data).values())
+    return [str(name) for name in columns if name not in others]
+
+
+def text_columns(data: "CSVTables", parties: Collection[str]) -> dict[str, TextColumns]:
+    """Party -> which columns of its file are read as text."""
+    grouped = {party for group in data.groups for party in group}
+    return {party: _text_columns(data, party, party in grouped) for party in parties}
+
+
+def _text_columns(data: "CSVTables", party: str, grouped: bool) -> TextColumns:
+    steps = data.steps
+    if steps is not None and grouped:  # all codes of one table of a group may look like numbers
+        return TextColumns(None)
+    classes = data.label_columns if party == data.label_party and data.task == "classification" else ()
+    if data.fitted is not None:
+        encoders = map(encoder_of, data.fitted.own["encoders"].get(party, ()))
+        return TextColumns((*classes, *(encoder.column for encoder in encoders if of_texts(encoder))))
+    if steps is None:
+        return TextColumns((*data.categorical, *classes))
+    if steps.decimals.get(party) == ",":
+        return TextColumns(None)
+    return TextColumns((*steps.texts(party), *classes), (data.id_columns[party], *data.label_columns))
