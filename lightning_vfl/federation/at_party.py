@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.at_server import metrics_of
 from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
@@ -16,6 +17,7 @@ from lightning_vfl.federation.letters import Seals, read, written
 from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.told_plans import mask_of
 from lightning_vfl.federation.turns import at_of
+from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.protocols.checks import labels_of
 from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
@@ -60,6 +62,7 @@ class AtParty(Place):
         self.seals = seals
         self.injected = injected
         self.least_members = 1
+        self.predicted = 0  # batches of the evaluation that is going on, if this party has the predictions
 
     def is_called(self, module: Any, key: Key) -> bool:
         """Whether this party takes part in the round; asks the server where that is not known."""
@@ -102,7 +105,7 @@ class AtParty(Place):
 
     def own_labels(self, module: Any, batch: VerticalBatch) -> Tensor | None:
         """The labels of the batch, if this party holds them and the round needs them."""
-        if module.roster.active != self.party or module.stage == Stage.PREDICT:
+        if module.roster.active != self.party or module.stage == Stage.PREDICT or module.halved:
             return None
         return labels_of(batch)
 
@@ -110,24 +113,40 @@ class AtParty(Place):
         """By kind, the size of an integer on the wire, in a round with so many rows."""
         return {leg.kind: leg.bits for leg in module.costs.legs(rows)}
 
-    def refuse_absurd(self, grads: Sequence[Tensor], leaves: Sequence[Tensor], module: Any) -> tuple[Tensor, ...]:
-        """The server's gradients of this party's embeddings.
+    def refuse_absurd(
+        self, what: str, numbers: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], module: Any
+    ) -> tuple[Tensor, ...]:
+        """What the server has sent: gradients of this party's embeddings, or activations at the cut of a top.
 
         A precision that scales losses gives infinite gradients on purpose, so that their values are not compared there.
 
         Raises:
             ConfigurationError: for other shapes, and numbers that are not finite or above ``limits.value``.
         """
-        most, shapes = self.link.agreed.limits.value, [tuple(leaf.shape) for leaf in leaves]
-        if [tuple(grad.shape) for grad in grads] != shapes or not all(grad.is_floating_point() for grad in grads):
-            raise ConfigurationError(f"the server has sent no gradients of shapes {shapes}; check who runs the server")
+        most = self.link.agreed.limits.value
+        if [tuple(one.shape) for one in numbers] != [*shapes] or not all(one.is_floating_point() for one in numbers):
+            raise ConfigurationError(f"the server has sent no {what} of shapes {shapes}; check who runs the server")
         scaled = getattr(module.trainer.precision_plugin, "scaler", None) is not None
-        if not scaled and not all(bool((grad.abs() <= most).all()) for grad in grads):
+        if not scaled and not all(bool((one.abs() <= most).all()) for one in numbers):
             raise ConfigurationError(
-                f"the server has sent gradients that are not finite or larger than {most:g}, which is limits.value of "
+                f"the server has sent {what} that are not finite or larger than {most:g}, which is limits.value of "
                 "federation.yaml; lower the learning rate, or check who runs the server"
             )
-        return tuple(grads)
+        return tuple(numbers)
+
+    def has_last_half(self, module: Any) -> bool:
+        """Whether this party has the half of the top behind the cut, and with it the predictions."""
+        return bool(module.halved and module.roster.active == self.party)
+
+    def crossed(self, module: Any, message: Message, rows: int) -> Tensor:
+        """(B, cut), what the server has sent over the cut of a top.
+
+        Raises:
+            ConfigurationError: for anything else.
+        """
+        pieces = message.pieces[:1] if message.kind == ACTIVATIONS else ()
+        (crossing,) = self.refuse_absurd("activations at the cut", pieces, [(rows, module.top.cut)], module)
+        return crossing
 
     # ---- evaluation
 
@@ -161,17 +180,34 @@ class AtParty(Place):
                     called = mask_of(self.link.standing.called, module.roster.parties)
                     found = self.evaluate(module, batch, Evaluation(names, roll, Key(at, 0), called, None))
         self.evaluated += 1
+        if found is not None and self.has_last_half(module):
+            return self._predict(module, batch, names, found)
         if found is None or not self.tells_predictions or names.stage != Stage.PREDICT:
             return nothing()
         rows = len(batch.record_ids)
         values, *more = found.pieces
-        if len(values) != rows or any(one.shape != (rows, module.roster.parties) for one in more):
+        self._note_parties(module, len(values), rows, more)
+        return values
+
+    def _predict(self, module: Any, batch: VerticalBatch, names: RoundNames, found: Message) -> Tensor:
+        """The output of the last half of a top, which this party has."""
+        rows = len(batch.record_ids)
+        crossing = self.crossed(module, found, rows)
+        self.predicted += 1
+        if names.stage == Stage.PREDICT:
+            self._note_parties(module, rows, rows, found.pieces[1:])
+        output: Tensor = module.behind_cut(crossing, batch, names)
+        return output
+
+    @staticmethod
+    def _note_parties(module: Any, predictions: int, rows: int, more: Sequence[Tensor]) -> None:
+        """Note who took part in the predictions, if the server has told it."""
+        if predictions != rows or any(one.shape != (rows, module.roster.parties) for one in more):
             raise ConfigurationError(
-                f"the server has told {len(values)} predictions of {rows} records; check who runs the server"
+                f"the server has told {predictions} predictions of {rows} records; check who runs the server"
             )
         parties = more[0].bool() if more else None
         module.attendance = None if parties is None else TookPart(parties, module.answers(parties))
-        return values
 
     def _retries(self, module: Any, names: RoundNames) -> int:
         """How many batches of this evaluation the server has lost and evaluated again."""
@@ -179,10 +215,14 @@ class AtParty(Place):
         return self.link.standing.retries if (here.round, here.stage) == (last.round, last.stage) else 0
 
     def share_metrics(self, module: Any, split: str) -> None:
-        """Log the metrics that the server has found."""
+        """Log the metrics that the server has found; a party that has the predictions tells the server its own."""
         names = RoundNames(module.seed, module.stage, 0)
         at = at_of(module, names, self.evaluated + self._retries(module, names))
         self.evaluated = 0
+        if self.has_last_half(module):
+            predicted, self.predicted = self.predicted, 0
+            self.link.ask(Key(at, 0), "metrics", {"metrics": metrics_of(module, split), "batches": predicted})
+            return
         # of an evaluation that this party has missed, the answer has the latest metrics: they are asked for once
         if at >= self.link.standing.at or not self.link.metrics:
             self.link.ask(Key(at, 0), "metrics")

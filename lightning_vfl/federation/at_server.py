@@ -1,6 +1,7 @@
 """The server's process: what is the same for all protocols, and its part of evaluations."""
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,18 +12,20 @@ from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.attendance import Attendance, Form, Planned, Seen
 from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.collecting import Collector, Uploads
-from lightning_vfl.federation.hub import Hub, Key
+from lightning_vfl.federation.hub import At, Hub, Key, Request
+from lightning_vfl.federation.letters import written
 from lightning_vfl.federation.told_plans import told_plan
 from lightning_vfl.federation.turns import at_of, clear_leg, turns_of
 from lightning_vfl.missing import Exclude, MissingPolicy
+from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.protocols.accounts.charging import charge_evaluation
-from lightning_vfl.protocols.place import Place
+from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.rounds.ends import finish, server_end
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows
-from lightning_vfl.wire import Aggregate, ServerView
+from lightning_vfl.wire import Aggregate, Message, ServerView
 
 if TYPE_CHECKING:
     from lightning_vfl.federation.record import Record
@@ -66,7 +69,7 @@ class AtServer(Place):
         """Who takes part in a round, and what the form of their messages is."""
         plain = evaluation and not module.protected_evaluation
         labelled = None
-        if module.roster.active is not None and names.stage != Stage.PREDICT:
+        if module.roster.active is not None and names.stage != Stage.PREDICT and not module.halved:
             labelled = (clear_leg(module, batch) if plain else turns_of(module, batch)[0]).kind
         clear = module.wire.traits.visible or plain
         form = Form(module, self.hub.agreed, joint_rows(batch).total, clear, names, labelled)
@@ -128,7 +131,8 @@ class AtServer(Place):
             self.calls.end(at, set(), told_plan(seen(uploads, True, 1)))
             names = module.next_round()
         self.evaluated += 1
-        output, self.labels = self._output(module, batch, names, uploads), uploads.labels
+        output = self._output(module, batch, names, uploads)
+        self.labels = uploads.labels
         included = uploads.roll.included
         predicts = names.stage == Stage.PREDICT
         if predicts:  # the file of predictions names those that took part
@@ -137,12 +141,17 @@ class AtServer(Place):
             module.attendance = TookPart(parties, module.answers(parties)) if some_away else None
         self.calls.call_next(at, included)
         for party in numbers(included):
-            told = self._predictions_for(module, party, output) if predicts and self.tells_predictions else []
+            header: dict[str, Any] = {**self.calls.standing("go"), "final": True}
+            told: Sequence[Tensor] = ()
+            if module.halved and party == module.roster.active:
+                header["message"], told, _ = written(to_label_holder(module, output, names))
+            elif predicts and self.tells_predictions:
+                told = self._predictions_for(module, party, output)
             for turn in range(uploads.first, uploads.turn + 1):
-                self.hub.post(party, Key(at, turn), {**self.calls.standing("go"), "final": True}, told)
+                self.hub.post(party, Key(at, turn), header, told)
         done = RoundPlan(uploads.roll, included, uploads.sent, included, uploads.seconds, False)
         self.calls.end(at, set(numbers(included)), told_plan(done))
-        return output
+        return nothing() if module.halved else output
 
     def _predictions_for(self, module: Any, party: int, output: Tensor) -> list[Tensor]:
         """The predictions that a party is told, and who took part in them; nothing of records that it does not hold."""
@@ -151,8 +160,8 @@ class AtServer(Place):
             return [values]
         parties: Tensor = module.attendance.parties
         own = parties[:, party]
-        nothing = values.new_full((), torch.nan)
-        values = torch.where(own.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
+        unknown = values.new_full((), torch.nan)
+        values = torch.where(own.view(-1, *(1,) * (values.dim() - 1)), values, unknown)
         return [values, (parties & own[:, None]).to(torch.uint8)]
 
     def _output(self, module: Any, batch: VerticalBatch, names: RoundNames, uploads: Uploads) -> Tensor:
@@ -177,12 +186,51 @@ class AtServer(Place):
         return value
 
     def share_metrics(self, module: Any, split: str) -> None:
-        """Tell the parties the metrics of an evaluation."""
-        found = module.trainer.callback_metrics
-        metrics = {name: float(value) for name, value in found.items() if name.startswith(f"{split}/")}
+        """Tell the parties the metrics of an evaluation, which the label holder has told if it has the predictions."""
         at = at_of(module, RoundNames(module.seed, module.stage, 0), self.evaluated + self.calls.retries)
+        metrics = self._of_label_holder(module, at) if module.halved else metrics_of(module, split)
         self.evaluated = 0
         self.calls.tell_metrics(at, metrics)
+
+    def _of_label_holder(self, module: Any, at: At) -> Mapping[str, float]:
+        """The metrics of an evaluation, from the party behind the cut; they are logged here too.
+
+        Raises:
+            ConfigurationError: if that party has gone, or has not predicted all batches.
+        """
+        active = module.roster.active
+        who = f"{self.hub.agreed.party(active)}, which has the labels"
+
+        def told() -> Request | bool | None:
+            request = self.hub.request(active, Key(at, 0))
+            return request or (None if self.hub.stays(active) else False)
+
+        request = self.hub.wait(told)
+        if not isinstance(request, Request):
+            raise ConfigurationError(f"{who}, has gone with the metrics; start all processes again with --ckpt_path")
+        header = request.frame.header
+        if header.get("batches") != self.evaluated or "metrics" not in header:
+            raise ConfigurationError(
+                f"{who}, has predicted {header.get('batches')} of {self.evaluated} batches; start all processes again "
+                "with --ckpt_path"
+            )
+        metrics: dict[str, float] = header["metrics"]
+        module.log_dict({name: torch.tensor(value) for name, value in metrics.items()})
+        return metrics
+
+
+def to_label_holder(module: Any, crossing: Tensor, names: RoundNames) -> Message:
+    """What crosses the cut of a top in halves; in predictions with who took part, if somebody was away."""
+    pieces = [crossing.detach()]
+    if names.stage == Stage.PREDICT and module.attendance is not None:
+        pieces.append(module.attendance.parties.to(torch.uint8))
+    return Message(ACTIVATIONS, "parties", (), tuple(pieces), receivers=(module.roster.active,), round=names)
+
+
+def metrics_of(module: Any, split: str) -> dict[str, float]:
+    """The metrics of an evaluation in the process that has the predictions."""
+    found = module.trainer.callback_metrics
+    return {name: float(value) for name, value in found.items() if name.startswith(f"{split}/")}
 
 
 def seen(uploads: Uploads, skipped: bool, legs: int) -> RoundPlan:

@@ -20,6 +20,7 @@ from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.hub import Hub, Key, Request
 from lightning_vfl.federation.letters import read
 from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.rounds.plan import close_leg, rule_of
 from lightning_vfl.types import Roll, RoundNames
 from lightning_vfl.wire import Leg, Message
@@ -191,7 +192,8 @@ class Seen(Attendance):
         included = module.wire.takes_part(called, arrived, module.roster)
         filled = self.policy.plan(torch.ones_like(called), included)
         active = module.roster.active
-        unlabelled = self.form.labelled is not None and active is not None and not bool(included[active])
+        needs_holder = self.form.labelled is not None or module.halved
+        unlabelled = needs_holder and active is not None and not bool(included[active])
         few = int(included.sum()) < self.needed  # so few cannot answer, and may not be asked to
         if filled is None or unlabelled or few or not bool(included.any()):
             self.roll = Roll(called, nobody, nobody, nobody if filled is None else filled)
@@ -246,7 +248,8 @@ class Form:
         """What a message is instead of what its leg has planned; None: it fits."""
         header, party = request.frame.header, request.party
         letter = header.get("message")
-        if header.get("part") != "upload" or not isinstance(letter, dict):
+        part = "cut" if leg.kind == GRADIENTS else "upload"
+        if header.get("part") != part or not isinstance(letter, dict):
             return f"'{request.say}', '{leg.kind}' was planned"
         if letter["kind"] != leg.kind or letter["to"] != leg.to or letter["senders"] != [party]:
             told = (letter["kind"], letter["to"], letter["senders"])
@@ -275,21 +278,23 @@ class Form:
 
     def _wrong_piece(self, piece: Tensor, leg: Leg, party: int) -> str | None:
         shape, elements = tuple(piece.shape), int(leg.elements[party])
-        width = self.module.embedding_widths[party]
-        if self.clear and leg.bits == BYTE_BITS:  # compressed: what it stands for is compared
+        at_cut = leg.kind == GRADIENTS
+        clear = self.clear or at_cut  # gradients at the cut are never hidden from the server
+        width = self.module.top.cut if at_cut else self.module.embedding_widths[party]
+        if clear and leg.bits == BYTE_BITS:  # compressed: what it stands for is compared
             try:
                 message = Message(leg.kind, "server", (party,), (piece,))
                 (piece,) = self.module.sides.server.read(message, {party: width}).pieces
             except MalformedMessage as error:
                 return str(error)
             shape, elements = tuple(piece.shape), self.rows * width
-        if self.clear and not piece.is_floating_point():
+        if clear and not piece.is_floating_point():
             return f"'{leg.kind}' of {piece.dtype}, real numbers were planned"
-        exact = self.clear and leg.kind == EMBEDDINGS and shape != (elements // width, width)
+        exact = clear and leg.kind in (EMBEDDINGS, GRADIENTS) and shape != (elements // width, width)
         if prod(shape) != elements or exact:
             due = (elements // width, width) if exact else f"{elements} numbers"
             return f"'{leg.kind}' of shape {shape}, {due} was planned"
-        if not self.clear:
+        if not clear:
             return None
         own = next((p.dtype for p in self.module.top.parameters()), piece.dtype)
         mixed = "mixed" in str(self.module.trainer.precision) and piece.dtype != torch.float64

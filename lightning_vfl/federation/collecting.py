@@ -13,7 +13,7 @@ from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import merged, read, written
-from lightning_vfl.federation.turns import clear_leg, turns_of
+from lightning_vfl.federation.turns import CUT, clear_leg, turns_of
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.types import Roll, VerticalBatch
 from lightning_vfl.wire import Message
@@ -103,6 +103,16 @@ class Collector:
         if not attendance.finish(sent[-1] if len(legs) > 1 else attendance.roll.included):
             return Uploads([], attendance.roll, tuple(sent), monotonic() - began, None, first, last)
         return Uploads(messages, attendance.roll, tuple(sent), monotonic() - began, labels, first, last)
+
+    def gradient_of_cut(self, module: "SplitVFL", at: At, rows: int, attendance: Attendance) -> Tensor | None:
+        """Wait for the gradient (B, cut) at the cut of a top; None: the label holder is lost or late."""
+        leg = module.costs.cut(rows)[-1]
+        holder = torch.tensor([party == module.roster.active for party in range(module.roster.parties)])
+        if not bool(attendance.await_leg(Key(at, CUT), leg, holder).any()):
+            return None
+        ((_, request),) = attendance.accepted.items()
+        message, _ = self._message(module, request)
+        return message.pieces[0]
 
     def requests(self, key: Key, parties: Tensor, tolerant: bool = False) -> dict[int, Request] | None:
         """The requests of all these parties; None if one of them is lost, and the round is ``tolerant``.

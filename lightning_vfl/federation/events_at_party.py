@@ -87,7 +87,7 @@ class EventsAtParty(AtParty):
             return None
         number, clock = fields_of(frame, "number", "clock")
         grads = [module.read_answer(piece, self.party) for piece in frame.tensors]
-        (grad,) = self.refuse_absurd(grads, (embedding,), module)
+        (grad,) = self.refuse_absurd("gradients", grads, [tuple(embedding.shape)], module)
         return _Served(event._replace(number=number, end=float(clock)), batch.features, embedding, grad)
 
     def _learn(self, module: "AsyncVFL", served: _Served) -> Step:

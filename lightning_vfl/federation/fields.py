@@ -11,7 +11,8 @@ message that either carries. The receiving code reads these tables: ``Hub`` befo
 
 Tensors have no names. Their number, dtypes and sizes are listed in a frame, and are compared with ``Limits.frame``
 before memory is allocated. ``attendance.misfit`` compares uploads with the planned leg (shape, dtype, finite numbers up
-to ``Limits.value``) and labels with the batch; the aggregators compare what parties send to each other.
+to ``Limits.value``), labels with the batch, and gradients at the cut of a top with its width. ``AtParty.refuse_absurd``
+compares what the server answers; the aggregators compare what parties send to each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -248,11 +249,14 @@ REQUESTS: Mapping[str, Table] = {
         "why": Field(_PARTY, WHY),
     },
     "ready": {},
-    "metrics": {},
+    "metrics": {  # from the label holder, if the last half of the top is there: it alone has predictions
+        "metrics": Field(_LABELS, by_name(REAL, 1_000)),
+        "batches": Field(_LABELS, COUNTED),
+    },
     "listen": {"part": Field(_PARTY, one_of("upload"))},
     "propose": {"proposal": Field(_PARTY, by_name(whole(-COUNT, COUNT), 100), needed=True)},
     "tell": {  # tensors: those of the message, the labels, what is sealed
-        "part": Field(_PARTY, one_of("upload", "open", "setup")),
+        "part": Field(_PARTY, one_of("upload", "open", "setup", "cut")),  # cut: from the label holder alone
         "message": Field(_PARTY, MESSAGE),
         "labels": Field(_PARTY, FLAG),  # true: from the label holder alone, see ``wrong_request``
         "sealed": Field(_PARTY, PARTIES),
@@ -365,6 +369,8 @@ def _wrong_request(
     labels = [name for name, entry in table.items() if entry.sender == Sender.LABELS and name in header]
     if header.get("labels") is True:
         labels.append("labels")
+    if header.get("part") == "cut":
+        labels.append("part: cut")
     if labels and party != agreed.labels:
         holder = "the server has them" if agreed.labels is None else f"{agreed.party(agreed.labels)} has them"
         return f"'{labels[0]}', which belongs to the labels, and {holder}"

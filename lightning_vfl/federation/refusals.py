@@ -7,6 +7,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Alignment, Weights
 from lightning_vfl.federation.run import Run
 from lightning_vfl.protocols.asynchronous import AsyncVFL
+from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.subsets import Everybody
 from lightning_vfl.support import Part, refuse_unsupported
 
@@ -46,10 +47,7 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
         setting = "faults_in_evaluation" if model.faults_in_evaluation else f"subsets: {type(model.subsets).__name__}"
         raise ConfigurationError(f"{setting} runs simulated only; leave it out between processes")
     if model.halved:
-        raise ConfigurationError(
-            "a top in halves runs simulated only; between processes let the party with the labels run the server, and "
-            "leave out active"
-        )
+        _refuse_halves(trainer)
     if run.charter.weights == Weights.SECRET:
         refuse_seeded(model.aggregator, getattr(model, "downlink", None))
     aggregator, kind = model.aggregator, type(model.aggregator).__name__
@@ -81,6 +79,19 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
         _refuse_partly_held(run)
     if trainer.world_size > 1:
         raise ConfigurationError("a process of a federation hosts one seat; use devices: 1 and no strategy")
+
+
+def _refuse_halves(trainer: Any) -> None:
+    """Refuse what a top in halves does not have between processes.
+
+    Raises:
+        ConfigurationError: with what to use instead.
+    """
+    refuse_scaler(trainer, "gradients that cross the cut of a top cannot be scaled in two processes")
+    if any(getattr(callback, "at", None) == "parties" for callback in trainer.callbacks):
+        raise ConfigurationError(
+            "predictions.at: parties would tell all parties what the label holder alone predicts; leave it out"
+        )
 
 
 def _refuse_partly_held(run: Run) -> None:

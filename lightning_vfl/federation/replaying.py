@@ -71,11 +71,11 @@ class Replay(Callback):
         round = module.books.rounds.get("fit", 0)
         (optimizer,) = trainer.optimizers
         for party in self._wanted.get(round, ()):
-            bottom = module.bottoms.parties[party]
-            moments = [deepcopy(optimizer.state.get(p)) for p in bottom.parameters()]
+            networks = list(module.owners())[party]
+            moments = [deepcopy(optimizer.state.get(p)) for p in networks.parameters()]
             sender = _sender_of(module)
             residue = None if sender is None else sender.residue_of(party)
-            self._kept[round, party] = deepcopy(bottom.state_dict()), moments, residue
+            self._kept[round, party] = deepcopy(networks.state_dict()), moments, residue
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Put the states back of parties that have come back before the next round."""
@@ -86,12 +86,12 @@ class Replay(Callback):
             weights, moments, residue = self._kept[since, party]
             if (sender := _sender_of(module)) is not None:
                 sender.put_back(party, residue)
-            bottom = module.bottoms.parties[party]
+            networks = list(module.owners())[party]
             if since == 0 and module.keys:  # it has begun anew, with another secret
                 module.keys[party] = self._later[party].pop(0)
-                weights = module.initial_bottom(party).state_dict()
-            bottom.load_state_dict(weights)
-            for parameter, moment in zip(bottom.parameters(), moments, strict=True):
+                weights = module.initial_networks(party).state_dict()
+            networks.load_state_dict(weights)
+            for parameter, moment in zip(networks.parameters(), moments, strict=True):
                 if moment is None:
                     optimizer.state.pop(parameter, None)
                 else:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -14,12 +14,13 @@ from lightning_vfl.federation.answers import answered
 from lightning_vfl.federation.at_party import AtParty, Evaluation
 from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.frames import Frame
-from lightning_vfl.federation.hub import Key
+from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
 from lightning_vfl.federation.link import Link, fields_of
 from lightning_vfl.federation.sum_guard import SumGuard
 from lightning_vfl.federation.told_plans import called_plan, mask_of, plan_of
-from lightning_vfl.federation.turns import at_of, turns_of
+from lightning_vfl.federation.turns import CUT, at_of, turns_of
+from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round
 from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.preparation import stage_of
@@ -32,6 +33,22 @@ from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, P
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
+
+
+class Behind(NamedTuple):
+    """What the label holder has computed behind the cut of a top.
+
+    Args:
+        loss: of the batch.
+        crossing: (B, cut), the gradient of what has crossed the cut.
+        grads: of the networks behind the cut.
+        parameters: to which ``grads`` belong.
+    """
+
+    loss: Tensor
+    crossing: Tensor
+    grads: tuple[Tensor, ...]
+    parameters: tuple[Tensor, ...]
 
 
 @final
@@ -67,6 +84,11 @@ class RoundsAtParty(AtParty):
             # a party charges its upload before it sends it, whatever becomes of the round
             charge_round(module, called_plan(called), batch)
         found = self._round(module, batch, names, Key(at, 0), called, plan)
+        behind: Behind | None = None
+        if found is not None and self.has_last_half(module):
+            behind = self._learn_behind(module, batch, names, found[1])
+            answer_after_cut = self._tell_cut(module, behind.crossing, names, at)
+            found = None if answer_after_cut is None else (found[0], answer_after_cut, found[2])
         if plan is None and self.link.told is not None:
             told = plan_of(self.link.told, module.roster.parties)
             fewer = not torch.equal(told.roll.included, called)  # in a smaller sum each is hidden by less noise
@@ -80,11 +102,34 @@ class RoundsAtParty(AtParty):
         if plan is not None and not bool(plan.learners[self.party]):
             return Step(None)
         self.sum_guard.refuse_zeros(module, grads)
-        grads = self.refuse_absurd(grads, contribution.leaves, module)
-        loss = answered(grads, contribution.leaves)
+        shapes = [tuple(leaf.shape) for leaf in contribution.leaves]
+        grads = self.refuse_absurd("gradients", grads, shapes, module)
+        leaves = contribution.leaves
+        logged: Tensor | None = None
+        if behind is not None:
+            grads, leaves, logged = (*grads, *behind.grads), (*leaves, *behind.parameters), behind.loss
+        loss = answered(grads, leaves)
         notes = {f"aggregator/{name}": value for name, value in view.notes.items()}
         learn = module.local_learning(batch.features, {self.party: grads[0]})
-        return Step(loss, (self.party,), notes, before_optimizer=learn)
+        return Step(loss, (self.party,), notes, logged=logged, before_optimizer=learn)
+
+    def _learn_behind(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames, message: Message) -> "Behind":
+        """The loss of the last half of a top, and its gradients, from what has crossed the cut."""
+        crossing = self.crossed(module, message, len(batch.record_ids)).requires_grad_()
+        loss = module.rank_loss(module.behind_cut(crossing, batch, names), module.with_targets(batch))
+        learnt = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        with torch.autocast(crossing.device.type, enabled=False):  # as Lightning's backward pass
+            back, *grads = torch.autograd.grad(loss, (crossing, *learnt), allow_unused=True)
+        used = [(grad, p) for grad, p in zip(grads, learnt, strict=True) if grad is not None]
+        return Behind(loss.detach(), back, tuple(grad for grad, _ in used), tuple(p for _, p in used))
+
+    def _tell_cut(self, module: "SplitVFL", gradient: Tensor, names: RoundNames, at: At) -> Message | None:
+        """Send the gradient at the cut; the server's answer to this party's upload, None: the round is closed."""
+        message = Message(GRADIENTS, "server", (self.party,), (gradient,), round=names)
+        letter, tensors, bits = written(message)
+        return self.answer(
+            module, self.link.ask(Key(at, CUT), "tell", {"part": "cut", "message": letter}, tensors, bits)
+        )
 
     def _renews(self, stage: Stage, called: Tensor) -> bool:
         """Whether a party is called that has no keys of this stage."""

@@ -2,20 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.answers import arrived
-from lightning_vfl.federation.at_server import AtServer, seen
+from lightning_vfl.federation.answers import answered, arrived
+from lightning_vfl.federation.at_server import AtServer, seen, to_label_holder
+from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.collecting import Uploads
 from lightning_vfl.federation.frames import pack_alike
 from lightning_vfl.federation.hub import At, Key, Request
 from lightning_vfl.federation.letters import written
 from lightning_vfl.federation.told_plans import told_plan
-from lightning_vfl.federation.turns import at_of
+from lightning_vfl.federation.turns import CUT, at_of
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.step import Step
@@ -46,6 +49,17 @@ class RoundsAtServer(AtServer):
         attendance = self.attendance(module, batch, names, None if plan is None else plan.roll, module.missing)
         uploads = self.collector.collect(module, batch, at, attendance)
         aggregate = self.decoded(module, batch, names, uploads, module.missing)
+        ended: RoundPlan
+
+        def send_back(grad: Tensor) -> None:
+            if aggregate is not None:
+                self._answer(module, grad, aggregate, self.view(module, batch, names, uploads.roll), at, uploads, ended)
+
+        behind: Tensor | None = None  # a loss of zero, whose gradient at the cut is that of the label holder
+        if aggregate is not None and module.halved:
+            crossing = module.head(arrived(aggregate.value, send_back), aggregate.columns)
+            uploads, behind = self._cross(module, crossing, names, at, uploads, attendance)
+            aggregate = aggregate if behind is not None else None
         if plan is None:
             plan = seen(uploads, aggregate is None, len(module.costs.of_round(*rows).legs))
             module.enter_plan(plan, batch, names, rows)
@@ -57,23 +71,56 @@ class RoundsAtServer(AtServer):
         if uploads.labels is not None:
             batch = batch._replace(labels=uploads.labels)
         module.books.enter_corrected(aggregate.corrected)
-        value = self._answered_later(
-            module, aggregate, self.view(module, batch, names, uploads.roll), at, uploads, plan
-        )
+        ended = plan
+        if behind is not None:
+            return Step(behind, ())
+        value = arrived(aggregate.value, send_back)
         output = module.head(module.guard(value, batch, names), aggregate.columns)
         return Step(module.rank_loss(output, module.with_targets(batch)), ())
 
-    def _answered_later(
-        self, module: "SplitVFL", aggregate: Aggregate, view: ServerView, at: At, uploads: Uploads, plan: RoundPlan
-    ) -> Tensor:
-        """The aggregate's value in the server's graph; the backward pass sends the answers."""
+    def _cross(
+        self,
+        module: "SplitVFL",
+        crossing: Tensor,
+        names: RoundNames,
+        at: At,
+        uploads: Uploads,
+        attendance: Attendance,
+    ) -> tuple[Uploads, Tensor | None]:
+        """Send what crosses the cut of a top to the label holder, and wait for its gradient.
 
-        def send_back(grad: Tensor) -> None:
-            answer = module.sides.server.answer(grad, aggregate, view)
-            pieces = zip(answer.receivers or (), answer.pieces, strict=True)
-            self._end(at, uploads, plan, {m: replace(answer, receivers=(m,), pieces=(piece,)) for m, piece in pieces})
+        Returns:
+            The uploads, with the seconds of the wait; a loss of zero with that gradient, None: it has not come.
+        """
+        holder = module.roster.active
+        if holder is None:
+            raise RuntimeError("a top in halves has a label holder")
+        letter, tensors, bits = written(to_label_holder(module, crossing, names))
+        header = {**self.calls.standing("go"), "message": letter, "final": True}
+        for turn in range(uploads.first, uploads.turn + 1):
+            self.hub.post(holder, Key(at, turn), header, tensors, bits)
+        began = monotonic()
+        gradient = self.collector.gradient_of_cut(module, at, len(crossing), attendance)
+        uploads = replace(uploads, seconds=uploads.seconds + monotonic() - began)
+        if gradient is None:
+            rank_zero_warn(f"round {names.round} is given up: the label holder has not answered at the cut")
+            return uploads, None
+        return uploads, answered((gradient,), (crossing,))
 
-        return arrived(aggregate.value, send_back)
+    def _answer(
+        self,
+        module: "SplitVFL",
+        grad: Tensor,
+        aggregate: Aggregate,
+        view: ServerView,
+        at: At,
+        uploads: Uploads,
+        plan: RoundPlan,
+    ) -> None:
+        """Send the parties the gradients of their uploads, in the backward pass."""
+        answer = module.sides.server.answer(grad, aggregate, view)
+        pieces = zip(answer.receivers or (), answer.pieces, strict=True)
+        self._end(at, uploads, plan, {m: replace(answer, receivers=(m,), pieces=(piece,)) for m, piece in pieces})
 
     def _end(self, at: At, uploads: Uploads, plan: RoundPlan, answers: Mapping[int, Message]) -> None:
         """Answer everybody who waits for the end of the round, and call the next one."""
@@ -83,7 +130,8 @@ class RoundsAtServer(AtServer):
         shared = {**self.calls.standing("go"), "plan": told, "final": True}
         letters = [written(message) for message in answers.values()]
         frames = pack_alike(shared, [({"message": letter}, tensors, bits) for letter, tensors, bits in letters])
-        turns = range(uploads.first, uploads.turn + 1)  # a party may be late with a leg that others answered
+        # a party may be late with a leg that others answered; the label holder asks after the cut
+        turns = (*range(uploads.first, uploads.turn + 1), CUT)
         answered = zip(answers, frames, strict=True)
         self.hub.put([(party, Key(at, turn), frame) for party, frame in answered for turn in turns])
         self.calls.end(at, set(answers), told)

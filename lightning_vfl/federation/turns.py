@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lightning_vfl.protocols.module import VFLModule
     from lightning_vfl.protocols.split import SplitVFL
 
+CUT = 2**16  # the turn of what crosses the cut of a top, after all other turns of a round
 _ORDER = (Stage.SANITY_CHECK, Stage.VALIDATION, Stage.FIT, Stage.TEST, Stage.PREDICT)
 
 

@@ -18,13 +18,15 @@ class HalvedTop(nn.Module):
         active: from the cut to the output (B, outputs).
         cut: the width of the cut.
 
-    Both functions below are used in the next pass, forward and backward, and in no other:
+    The functions below are used in the next pass, forward and backward, and in no other:
 
     Attributes:
+        seed: is called before the active party's half runs, so that its draws do not depend on those of the server's.
         guard: gets the activations of the cut at the active party, and may change the gradient that it sends back.
         hear: is called with the kind and the values of what crosses the cut, for an audit.
     """
 
+    seed: Callable[[], None] | None = None
     guard: Callable[[Tensor], Tensor] | None = None
     hear: Callable[[str, Tensor], None] | None = None
 
@@ -48,5 +50,8 @@ class HalvedTop(nn.Module):
         guard, self.guard = self.guard, None
         if guard is not None:
             crossing = guard(crossing)
+        seed, self.seed = self.seed, None
+        if seed is not None:
+            seed()
         output: Tensor = self.active(crossing)
         return output

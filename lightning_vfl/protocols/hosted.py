@@ -1,9 +1,10 @@
 """What a process of a federation keeps of a model: the networks of its own seat."""
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.parameters import refuse_shared
-from lightning_vfl.protocols.place import Elsewhere
+from lightning_vfl.protocols.place import Behind, Elsewhere
 from lightning_vfl.types import Seat
 
 
@@ -27,5 +28,10 @@ def keep_own(module: SplitModel, seat: Seat) -> None:
         if party != seat.party:
             module.bottoms.parties[party] = Elsewhere(f"party {party}")
     module.bottoms.groups = ()
-    if seat.party is not None:
+    active = module.roster.active
+    if isinstance(module.top, HalvedTop) and seat.party is None:
+        module.top.active = Behind(f"party {active}")
+    elif isinstance(module.top, HalvedTop) and seat.party == active:
+        module.top.server = Elsewhere("the server")
+    elif seat.party is not None:
         module.top = Elsewhere("the server")

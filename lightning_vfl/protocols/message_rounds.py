@@ -245,6 +245,13 @@ class MessageRounds(SplitModel):
             value = guard(value)
         return self.head(value, exchange.aggregate.columns), exchange
 
+    def behind_cut(self, crossing: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The output of the active party's half of a top for what has crossed the cut, in that party's process."""
+        top: Any = self.top
+        self._seed_top(crossing.device, self.roster.active, "active")
+        output: Tensor = top.active(self.guard(crossing, batch, names))
+        return output
+
     def guard(self, value: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """The aggregate for the head, or the cut of a top in halves; a protocol may change the gradient through it."""
         return value

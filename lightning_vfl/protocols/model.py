@@ -369,11 +369,16 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         found = readable(self.aggregator, self.embedding_widths)
         return tuple(Read(one.width, tuple(m for m in one.parties if m not in others)) for one in found)
 
-    def initial_bottom(self, party: int) -> nn.Module:
-        """The bottom of a party before training, built again from the party's key."""
+    def initial_networks(self, party: int) -> nn.Module:
+        """The networks of a party, as ``owners`` gives them, before training, built again from the party's key."""
         shape = tuple(self.hparams["party_shapes"][party])
         factory = self._bottom_of.get(party, self._bottom)
-        return party_bottom(factory, party, shape, self.embedding_widths[party], self.keys)
+        bottom = party_bottom(factory, party, shape, self.embedding_widths[party], self.keys)
+        if not isinstance(self._top, Mapping) or party != self.roster.active:
+            return bottom
+        outputs = self.objective.outputs(self.hparams["num_classes"])
+        half = build_top(self._top["active"], self.width, outputs, self.keys, self.embedding_widths, party)
+        return nn.ModuleList([bottom, half])
 
     def requests_made(self) -> int:
         """How many requests each party has received in training so far; two a round."""
@@ -426,8 +431,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
 
     @property
     def scores_here(self) -> bool:
-        """Whether this process has the server's outputs; a party of a federation has not."""
-        return self.place is None or self.place.seat.party is None
+        """Whether this process has the outputs: that of the server, or of the party behind the cut of a top."""
+        return self.place is None or self.place.seat.party == (self.roster.active if self.halved else None)
 
     def listener(self, ids: Tensor, at: int | None = None) -> Hear | None:
         """The function to call with each message about records ``ids`` (B,); None: nobody listens.
@@ -728,13 +733,19 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
             value: (B, D_out).
             columns: (D_out,) bool, the columns that arrived; None: all.
         """
-        if self.training and self.bottoms.stream is not None and self._top_may_draw:
-            seed, names = self.bottoms.stream
-            seed_torch(value.device, self.keys.get(None, seed), *names, "server")
+        self._seed_top(value.device, None, "server")
+        if isinstance(self.top, HalvedTop):
+            self.top.seed = partial(self._seed_top, value.device, self.roster.active, "active")
         value = self.join(value, columns)
         takes_columns = isinstance(self.top, ColumnAwareTop | HalvedTop)
         output: Tensor = self.top(value, columns) if takes_columns else self.top(value)
         return output
+
+    def _seed_top(self, device: torch.device, owner: int | None, what: str) -> None:
+        """Let what a part of the top draws in a round depend on the round and its owner alone."""
+        if self.training and self.bottoms.stream is not None and self._top_may_draw:
+            seed, names = self.bottoms.stream
+            seed_torch(device, self.keys.get(owner, seed), *names, what)
 
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The top's input for an aggregate."""

@@ -37,6 +37,13 @@ class Elsewhere(nn.Module):
         return self.owner
 
 
+class Behind(Elsewhere):
+    """Stands for the half of a top behind the cut, in the server's process: it hands on what crosses the cut."""
+
+    def forward(self, *crossing: Tensor) -> Tensor:
+        return crossing[0]
+
+
 class Place(ABC):
     """The process of a federation in which a protocol (``module``) runs: that of one party, or the server's.
 

@@ -122,7 +122,7 @@ class SplitVFL(VFLModule):
             )
         if self.place is not None:
             keep_own(self, self.place.seat)
-            self.norm = self.norm if self.scores_here else None
+            self.norm = self.norm if self.place.seat.party is None else None
 
     # ---- before training
 

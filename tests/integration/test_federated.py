@@ -1,5 +1,7 @@
 """A federation of processes, over TLS, has the weights, the optimiser states and the books of the simulation."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.integration.injected import DIGITS, federated, simulated
@@ -75,6 +77,23 @@ def test_asynchronous_events_are_those_of_the_simulation(tmp_path, faults):
     one = simulated(tmp_path, *recipe)
     assert one.books["rounds"]["fit"] == 20
     assert one.differences(federated(tmp_path, *recipe)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("faults", [None, "unreliable"])
+def test_a_top_in_halves_is_that_of_the_simulation(tmp_path, faults):
+    """The label holder, party 0, has the metrics; the optimiser of the simulation has its half at the end."""
+    recipe = (*DIGITS, "--config", "protocol/u_shape", *SHORT)
+    recipe += () if faults is None else (*LATE, "--config", f"faults/{faults}")
+    one, two = simulated(tmp_path, *recipe), federated(tmp_path, *recipe)
+    bottom, half = 4, 2  # parameters of party 0
+    order = [*one.moments[:bottom], *one.moments[-half:], *one.moments[bottom:-half]]
+    metrics = {name: points for name, points in one.metrics.items() if name != "train/loss_epoch"}  # nobody is told it
+    assert replace(one, moments=order, metrics=metrics).differences(two) == []
+    assert two.metrics["val/loss"]
+    assert two.books["meter"]["up/cut gradients"].tolist()[1:] == [0, 0, 0]
+    assert not any("labels" in kind for kind in two.books["meter"])
 
 
 COMPRESSED = (

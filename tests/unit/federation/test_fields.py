@@ -21,6 +21,7 @@ from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import read
 from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.told_plans import mask_of, plan_of
+from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.types import Roster
 from tests.examples import examples
 
@@ -48,6 +49,7 @@ GOOD = {
     "shape": {"shape": [7], "num_classes": 2, "class_names": [0, 1]},
     "psi": {"step": "give", "to": 2, "of": "1", "what": "list 1 hop 1", "why": "no reason", "process": "0" * 16},
     "propose": {"proposal": {"scale": 3}},
+    "metrics": {"metrics": {"val/loss": 0.5}, "batches": 3},
     "listen": {"part": "upload"},
     "tell": {"part": "upload", "message": MESSAGE, "labels": False, "sealed": [0], "renew": False, "request": 1},
 }
@@ -71,8 +73,12 @@ ANYTHING = st.recursive(
 )
 
 
+CUT = {**GOOD["tell"], "part": "cut", "message": {**MESSAGE, "kind": GRADIENTS}}
+
+
 def request_of(say):
-    return {"call": 0, "at": [3, 2, 0], "turn": 0, "say": say, **GOOD.get(say, {})}
+    told = {"say": "tell", **CUT} if say == "cut" else {"say": say, **GOOD.get(say, {})}
+    return {"call": 0, "at": [3, 2, 0], "turn": 0, **told}
 
 
 def hub_of(labels=1):
@@ -108,7 +114,7 @@ def changed(draw, header):
 @examples(200)
 @given(st.data())
 def test_a_request_with_any_other_field_is_refused_with_its_sender_or_harmless(data):
-    say = data.draw(st.sampled_from([*REQUESTS]))
+    say = data.draw(st.sampled_from([*REQUESTS, "cut"]))
     try:
         content = pack(changed(data.draw, request_of(say)))
     except MalformedMessage:  # it cannot even be sent
@@ -127,7 +133,8 @@ def test_a_request_with_any_other_field_is_refused_with_its_sender_or_harmless(d
     assert request.key >= Key(At(-1, 0, -1), -1)
     message = request.frame.header.get("message")
     if message is not None:
-        leg = SimpleNamespace(kind="embeddings", to="server", elements=torch.full((3,), 8))
+        kind = GRADIENTS if say == "cut" else "embeddings"
+        leg = SimpleNamespace(kind=kind, to="server", elements=torch.full((3,), 8))
         assert Form(module_of(), hub.agreed, 4, clear=True).misfit(request, leg) is not None  # it has no tensor
 
 
@@ -160,6 +167,7 @@ def test_the_requests_and_the_answer_of_these_tests_are_allowed_and_have_every_f
     for say, table in REQUESTS.items():
         assert hub_of().read(1, [pack(request_of(say))]).say == say
         assert {*GOOD.get(say, {})} <= {*table}
+    assert hub_of().read(1, [pack(request_of("cut"))]).say == "tell"
     assert {*ANSWER} <= {*ANSWERS}
     assert {*MESSAGE} <= {*LETTER}
     assert {*EVERY} == {"call", "at", "turn", "say"}

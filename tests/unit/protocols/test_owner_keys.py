@@ -106,7 +106,7 @@ def test_initial_weights_follow_from_the_key_alone():
     one, again, other = made({0: KEY}, 0), made({0: KEY}, 0), made({0: OTHER}, 0)
     assert all(torch.equal(a, b) for a, b in zip(numbers(one), numbers(again), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(numbers(one), numbers(other), strict=True))
-    bottom = one.initial_bottom(0).state_dict()
+    bottom = one.initial_networks(0).state_dict()
     assert all(torch.equal(bottom[name], value) for name, value in one.bottoms.parties[0].state_dict().items())
 
 
