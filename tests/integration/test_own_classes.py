@@ -4,6 +4,8 @@ import importlib
 import runpy
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,14 @@ from lightning_vfl.datamodules import Digits
 from lightning_vfl.rounds.ends import open_round
 from lightning_vfl.rounds.exchange import Exchange
 from lightning_vfl.simulation import PartyDropout
-from lightning_vfl.testing import check_aggregator, check_datamodule, check_protocol
+from lightning_vfl.simulation.faults import Faults
+from lightning_vfl.testing import (
+    check_aggregator,
+    check_datamodule,
+    check_fault_model,
+    check_protocol,
+    check_waiting_rule,
+)
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.waiting import Fastest
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
@@ -168,6 +177,83 @@ def test_the_fault(tmp_path):
     assert module.books.rounds["fit"] == 7 * 6
     rounds = [7 * 6, 7 * 6 * 5 // 7, 7 * 6]
     assert module.books.meter.total("up").tolist() == [n * 9 * 5 * 4 for n in rounds]
+
+
+REGIONS = [[0], [1, 2]]
+
+
+def test_the_laws_of_outages_of_regions_and_of_the_rule_by_information():
+    outages = own("outage", "RegionOutages")(REGIONS, 0.4)
+    check_fault_model(outages, Roster.singles(3))
+    for seed in range(20):
+        sends = outages.sample(6, Roster.singles(3), seed).sends
+        assert sends[1] == sends[2]
+        assert torch.equal(sends, outages.sample(7, Roster.singles(3), seed).sends)
+    rule = own("outage", "EnoughInformation")
+    for information in [(1.0, 1.0, 1.0), (2.0, 1.0, 5.0)]:
+        for share in (0.3, 0.7, 1.0):
+            check_waiting_rule(rule(information, share, 2.0))
+
+
+def brute_force(information, share, timeout, arrivals):
+    """The parties in the order of arrival, one after the other, until they hold enough or the time is up."""
+    coming = sorted((seconds, party) for party, seconds in enumerate(arrivals) if seconds < inf)
+    included, held, last = [], 0.0, 0.0
+    for seconds, party in coming:
+        if seconds > timeout:
+            return included, timeout
+        included.append(party)
+        held, last = held + information[party], seconds
+        if held >= share * sum(information):
+            return included, last
+    return included, last if len(coming) == len(arrivals) else timeout
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.8, 1.0])
+def test_the_rule_by_information_closes_as_one_counts_by_hand(share):
+    information, timeout = (1.0, 4.0, 2.0), 2.5
+    rule = own("outage", "EnoughInformation")(information, share, timeout)
+    for arrivals in product((1.0, 2.0, 3.0, inf), repeat=3):
+        who, when = rule.close(torch.tensor(arrivals, dtype=torch.float64))
+        included, closed = brute_force(information, share, timeout, arrivals)
+        assert (who.nonzero().flatten().tolist(), when) == (sorted(included), closed)
+
+
+def test_the_outages(tmp_path):
+    """A round goes on without a region if the others hold enough, and the timeout counts only where they do not."""
+    outages = own("outage", "RegionOutages")(REGIONS, 0.4)
+    module = SplitVFL(Mean(), width=5, seed=0, waiting=own("outage", "EnoughInformation")((4.0, 1.0, 1.0), 0.5, 9.0))
+    t = trainer(tmp_path, max_epochs=5, callbacks=[FaultInjector(outages)])
+    t.fit(module, datamodule=Blobs(batch_size=9))
+    faults = Faults(seed=0)
+    faults.add(outages)
+    down = [~faults.at(2 * number, module.roster).sends for number in range(module.books.rounds["fit"])]
+    alone = sum(bool(one[0]) for one in down)
+    assert 0 < alone < len(down)
+    assert 9.0 * alone <= module.clock.seconds < 9.0 * alone + 5.0
+    assert module.books.given_up == sum(bool(one.all()) for one in down)
+
+
+def test_the_low_rank_update_and_its_two_rates(tmp_path):
+    """Frozen weights stay, the bottom is that of the whole matrix, and Adam's first step has the rate of the group."""
+    lora, two_rates = own("lora", "LoRA"), own("lora", "TwoRates")
+    module = two_rates(Mean(), bottom=lora, width=5, seed=0)
+    module.build_for(Blobs(batch_size=9))
+    first = {name: value.clone() for name, value in module.state_dict().items()}
+    trainer(tmp_path, max_steps=1, max_epochs=1).fit(module, datamodule=Blobs(batch_size=9))
+    for name, value in module.state_dict().items():
+        moved = (value - first[name]).abs()
+        if ".frozen." in name or name.endswith(".down"):  # the gradient of down is zero while up is
+            assert not moved.any()
+        elif name.endswith(".up"):
+            assert moved.median() == pytest.approx(16e-3, rel=1e-3)
+        elif name.startswith("top"):
+            assert moved.median() == pytest.approx(1e-3, rel=1e-3)
+    bottom = module.bottoms.parties[0]
+    x = torch.randn(4, *module.hparams["party_shapes"][0], dtype=torch.float64)
+    whole = (bottom.frozen.weight + bottom.up @ bottom.down).double()
+    expected = x @ whole.T + bottom.frozen.bias.double()
+    torch.testing.assert_close(bottom(x.float()).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 OWN = """

@@ -4,6 +4,7 @@ import re
 import tracemalloc
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ PLAN = {
     "skipped": False,
 }
 STANDING = {"at": [3, 2, 0], "called": [0], "enough": True, "counts": {"fit": 3}, "keyed": {"fit": [0]}}
-GOOD = {
+GOOD: dict[str, dict[str, Any]] = {
     "hello": {"public": ["0" * 64, ""], "rounds": 0, "recipe": {"data.batch_size": "64"}},
     "ids": {"count": 3, "sha256": "0" * 64},
     "order": {"splits": ["train"], "sizes": [3]},
