@@ -53,7 +53,9 @@ def largest_difference(made: dict[str, float], committed: dict[str, float]) -> s
 
 
 def _magnitude(value: Any) -> float:
-    if isinstance(value, Tensor | np.ndarray):
+    if isinstance(value, Tensor):
+        value = value.numpy(force=True)  # it may be on another device
+    if isinstance(value, np.ndarray):
         return float(np.abs(np.nan_to_num(np.asarray(value, np.float64))).sum())
     if isinstance(value, dict):
         value = list(value.values())
