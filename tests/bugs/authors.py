@@ -73,4 +73,32 @@ AUTHORS = (
         "the count of FLOPs calls the hooks of loggers and profilers",
         "unit/networks/test_flops.py",
     ),
+    Bug(
+        "lightning_vfl/protocols/first_rounds.py",
+        "    if module.clock.seconds or meter",
+        "    if True or meter",
+        "an own step that counts no bytes and no seconds is not told",
+        "unit/protocols/test_first_rounds.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/build.py",
+        "if aggregator.wire is None and not found.requires_grad:",
+        "if False:",
+        "an aggregator in numpy trains no party, and Lightning's words for it name no aggregator",
+        "unit/protocols/test_own_parts.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/build.py",
+        "    if not torch.equal(*values):\n        what",
+        "    if False:\n        what",
+        "an aggregator that uses embeddings of absent parties is not told",
+        "unit/protocols/test_own_parts.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/checks.py",
+        "if module.automatic_optimization and isinstance(listed, list | tuple) and len(listed) > 1:",
+        "if False:",
+        "two optimisers end in Lightning's words, which advise to override training_step",
+        "unit/protocols/test_training.py",
+    ),
 )
