@@ -85,10 +85,16 @@ def _newest_run(given: str, roots: Iterable[Path], command: str) -> list[Path]:
     )
 
 
+def folders_of(path: Path) -> list[Path]:
+    """The folders that may have the recipe of a checkpoint, the nearest first: up to the folder of its run."""
+    above = list(path.absolute().parents)
+    return above[: above.index(_folder_of(path.absolute(), _read(path))) + 2]
+
+
 def _folder_of(path: Path, content: dict[str, Any]) -> Path:
-    """The folder of the run of a checkpoint; it is not the nearest one if the file name has a slash."""
+    """The folder of checkpoints that a checkpoint is in; not the nearest one if its file name has a slash."""
     states = content.get("callbacks", {}).values()
-    names = {CHECKPOINTS, *(Path(state["dirpath"]).name for state in states if state.get("dirpath"))}
+    names = {Path(state["dirpath"]).name for state in states if state.get("dirpath")} or {CHECKPOINTS}
     return next((folder for folder in path.parents if folder.name in names), path.parent)
 
 

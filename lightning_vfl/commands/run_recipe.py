@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from lightning_vfl.commands.checkpoints import Pick, find_checkpoint
+from lightning_vfl.commands.checkpoints import Pick, find_checkpoint, folders_of
 from lightning_vfl.commands.optimizers import model_named
 from lightning_vfl.commands.option_order import data_named
 from lightning_vfl.commands.run_config import RUNS
@@ -68,7 +68,7 @@ def _recipe_of(checkpoint: Path) -> dict[str, Any]:
 
     The folder is searched and not the checkpoint: a recipe runs code, and a checkpoint may come from others.
     """
-    for folder in list(checkpoint.absolute().parents)[:2]:
+    for folder in folders_of(checkpoint):
         files = sorted(folder.glob("config*.yaml"))
         if len(files) > 1:
             names = ", ".join(file.name for file in files)

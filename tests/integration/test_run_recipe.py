@@ -64,6 +64,18 @@ def test_the_report_and_the_halves_of_a_run_are_in_its_folder():
         run(["report"])
 
 
+def test_a_file_name_with_a_slash_does_not_hide_the_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = [
+        f"--trainer.callbacks.{name}" for name in ("monitor=val/accuracy", "mode=max", "filename={val/accuracy}")
+    ]
+    fitted = run(["fit", *FIT, "--trainer.callbacks+=ModelCheckpoint", *settings])
+    best = fitted.trainer.checkpoint_callback.best_model_path
+    assert Path(best).parent.name == "val"
+    for given in ("best", best, "runs/lightning_logs/version_0"):
+        assert run(["test", "--ckpt_path", given]).given.model.init_args.bottom.init_args.hidden == [7]
+
+
 def test_a_checkpoint_without_its_folder_needs_a_recipe(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     moved = tmp_path / "a/b/moved.ckpt"
