@@ -251,9 +251,16 @@ def try_aggregator(aggregator: Aggregator, width: int, roster: Roster) -> None:
     Raises:
         ConfigurationError: naming the class and the shapes.
     """
+    try:
+        widths = aggregator.widths(width, roster)
+        wanted = aggregator.out_width(width, roster)
+    except (IndexError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{type(aggregator).__name__} cannot announce its widths: {reason(error)}; write widths and out_width as "
+            "methods of (width, roster)"
+        ) from error
     if roster.shared:  # the parties of a group hold different records, so zeros of all of them are no batch
         return
-    widths, wanted = aggregator.widths(width, roster), aggregator.out_width(width, roster)
     who = f"plain of {type(aggregator).__name__}"
     told = f"embeddings of {len(widths)} parties, {', '.join(map(str, dict.fromkeys(widths)))} wide"
     try:

@@ -61,7 +61,16 @@ def tried(tmp_path, module, *models):
     return module
 
 
+class OfWidths(Scaled):
+    def out_width(self, widths):
+        return widths[0]
+
+
 WRONG_AGGREGATORS = {
+    "another signature": (
+        OfWidths(),
+        "OfWidths cannot announce its widths: OfWidths.out_width() takes 2 positional arguments but 3 were given",
+    ),
     "another width": (
         Scaled(announced=2),
         "plain of Scaled returns (2, 5) for two records with embeddings of 3 parties, 5 wide, but out_width announces "
