@@ -103,6 +103,8 @@ class AtServer(Place):
         prepared, rows = module.preparation, joint_rows(batch)
         records = prepared.count(stage_of(names.stage))
         seen = batch.present if module.wire.traits.visible else None
+        if module.aggregator.wire is None:
+            module.refuse_uncounted(roll, seen)
         return ServerView(names, module.roster, rows, roll, module.embedding_widths, seen, records, prepared.agreed)
 
     # ---- evaluation
@@ -182,7 +184,7 @@ class AtServer(Place):
         empty = message.pieces[0].new_zeros
         shapes = [(len(batch.record_ids), width) for width in module.embedding_widths]
         h = tuple(arrived[m] if m in arrived else empty(shape) for m, shape in enumerate(shapes))
-        value: Tensor = module.aggregator.plain(h, uploads.roll, batch.present)
+        value: Tensor = module.joined(h, uploads.roll, batch.present)
         return value
 
     def share_metrics(self, module: Any, split: str) -> None:

@@ -274,7 +274,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         self.privacy_ledger = privacy_ledger
         self.summed = SummedSets()
         self.keys, self.used = {}, set()
-        self._absence_tried = self._rows_tried = False
+        self._absence_tried = self._rows_tried = self._decoding_tried = False
         self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
         self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
 

@@ -17,6 +17,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import EMBEDDINGS, InTheClear, wire_of
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.aggregators.parts import PartySide, ServerSide, Setup, Wire
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy, filled_in
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.rounds.ends import Hear, from_senders, party_end, server_end, together
@@ -180,6 +181,26 @@ class Exchange:
         if self.tap is not None:
             self._tell_of_the_aggregate(self.tap)
         return value
+
+    def refuse_other_decoding(self) -> bool:
+        """Refuse a wire whose messages decode to another value than its ``clear``, as if absent parties were there.
+
+        Returns:
+            Whether they have been compared: not if the policy has filled in for absent parties.
+
+        Raises:
+            ConfigurationError: naming the wire.
+        """
+        if not isinstance(self.policy, Exclude):
+            return False
+        with torch.no_grad():
+            clear = self.wire.clear(self.contribution, self.parties, self.server.roll)
+        if not torch.allclose(clear.value, self.aggregate.value, rtol=0.0, atol=0.0, equal_nan=True):
+            raise ConfigurationError(
+                f"{type(self.wire).__name__} decodes the messages of a round with absent parties to another value than "
+                "its clear; use view.roll in decode and roll in clear"
+            )
+        return True
 
     def send(self) -> Aggregate:
         """Send all legs of the round one after the other; returns the server's decoded aggregate."""

@@ -8,11 +8,14 @@ import torch
 from torch import nn
 
 from lightning_vfl.aggregators import Aggregator, Concat, Mean
+from lightning_vfl.aggregators.clear import InTheClear, PlainServer
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.hub import Hub
+from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.missing import MissingPolicy, StandIn
 from lightning_vfl.simulation import FaultModel, RoundOutcome
-from lightning_vfl.types import Roster, VerticalBatch
+from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch
 from lightning_vfl.waiting import WaitForAll, WaitingRule
 from tests.subjects import Blobs, split, trainer
 
@@ -135,6 +138,58 @@ def test_an_aggregator_that_uses_absent_parties_ends_the_first_round_without_one
         tried(tmp_path, module, Weekly(resting=2))
     assert module.books.rounds["fit"] == 3
     assert tried(tmp_path, split(Attentive()), Weekly(resting=2)).books.rounds["fit"] == 6
+
+
+@pytest.mark.parametrize("cls", [Scaled, Middle])
+def test_the_server_of_a_federation_refuses_it_too(tmp_path, cls):
+    module, data = split(cls()), Blobs(batch_size=10)
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=data)
+    batch = next(iter(data.train_dataloader()))
+    names = RoundNames(0, Stage.FIT, 0)
+    two = Roll.of(torch.tensor([True, True, False]))
+    server = RoundsAtServer(Hub(3), injected=False)
+    server.view(module, batch, names, Roll.everyone(3))
+    with pytest.raises(ConfigurationError, match=f"plain of {cls.__name__} uses the embeddings of absent parties"):
+        server.view(module, batch, names, two)
+
+
+class OfAllServer(PlainServer):
+    """It divides by the number of all parties, also if some are absent."""
+
+    def aggregate(self, h, roll, present):
+        return super().aggregate(h, Roll.everyone(len(h)), present)
+
+
+class OfAllWire(InTheClear):
+    """The server and ``clear`` compute the mean in the way that is asked for."""
+
+    def __init__(self, decode=PlainServer, clear=PlainServer):
+        super().__init__(Mean())
+        object.__setattr__(self, "sides", (decode, clear))
+
+    def server_side(self):
+        return self.sides[0](self.aggregator)
+
+    def clear(self, contribution, view, roll):
+        return self.sides[1](self.aggregator).aggregate(contribution.leaves, roll, view.present)
+
+
+class Sent(Mean):
+    def __init__(self, **sides):
+        self.sides = sides
+
+    @property
+    def wire(self):
+        return OfAllWire(**self.sides)
+
+
+@pytest.mark.parametrize("wrong", ["decode", "clear"])
+def test_a_wire_that_ignores_who_is_absent_ends_the_first_round_without_a_party(tmp_path, wrong):
+    module = split(Sent(**{wrong: OfAllServer}))
+    with pytest.raises(ConfigurationError, match="OfAllWire decodes the messages of a round with absent parties to an"):
+        tried(tmp_path, module, Weekly(resting=2))
+    assert module.books.rounds["fit"] == 3
+    assert tried(tmp_path, split(Sent()), Weekly(resting=2)).books.rounds["fit"] == 6
 
 
 def test_an_aggregator_that_uses_rows_that_a_party_does_not_hold(tmp_path):
