@@ -11,6 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from .column_encoder import ColumnEncoder as ColumnEncoder
 from .column_encoder import Unseen as Unseen
 from .column_encoder import tell_unseen
+from .modal_columns import ModalColumn, modal_column
 from .one_hot import as_known, categories_of, one_hot
 from .party_tables import listed, numbers_of, refuse_missing
 from .step_chain import Chain, LeftOut, chain_of
@@ -90,12 +91,14 @@ def encoder_of(state: Mapping[str, Any]) -> ColumnEncoder:
         return chain_of(state)
     if state["kind"] == "left_out":
         return LeftOut(**values)
-    return OneHot(values["column"], tuple(values["categories"]), Unseen(values["unseen"]))
+    if state["kind"] == "one_hot":
+        return OneHot(values["column"], tuple(values["categories"]), Unseen(values["unseen"]))
+    return modal_column(state)
 
 
 def of_texts(encoder: ColumnEncoder) -> bool:
     """Whether the encoder reads texts, so that its column is read as text from a CSV file."""
-    return isinstance(encoder, OneHot) or (isinstance(encoder, Chain) and encoder.of_texts)
+    return isinstance(encoder, OneHot | ModalColumn) or (isinstance(encoder, Chain) and encoder.of_texts)
 
 
 def fit_encoders(

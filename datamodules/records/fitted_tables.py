@@ -1,6 +1,6 @@
 """Fit the encoders of all columns of joined tables to the training records."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from lightning_vfl.errors import ConfigurationError
@@ -8,6 +8,7 @@ from lightning_vfl.errors import ConfigurationError
 from .column_encoder import ColumnEncoder, Unseen
 from .column_encoders import fit_encoders
 from .joined_tables import Joined
+from .modal_columns import ModalSetting, fit_modal
 from .party_tables import listed
 from .preprocess import Preprocess
 from .steps_table import TableRow
@@ -24,6 +25,7 @@ def fit_tables(
     categorical: Collection[str],
     unseen: Unseen,
     ranges: bool,
+    modal: Mapping[str, ModalSetting],
 ) -> tuple[dict[str, tuple[ColumnEncoder, ...]], list[TableRow]]:
     """Party -> the encoders of its columns, and what is told about them.
 
@@ -34,6 +36,7 @@ def fit_tables(
         categorical: columns to encode one-hot.
         unseen: what these do with a category that no training row has.
         ranges: whether to keep the ends of numbers and dates, which tell of new tables.
+        modal: party -> its column of pictures or text, for parties that have one.
 
     Raises:
         ConfigurationError: for columns that no party has, parties without training records, and values that cannot be
@@ -48,9 +51,12 @@ def fit_tables(
     if preprocess is not None:
         preprocess.check_columns(joined.tables)
     encoders: dict[str, tuple[ColumnEncoder, ...]] = {}
+    own: tuple[ColumnEncoder, ...]
     for group in joined.groups:
         tables = {party: joined.tables[party] for party in group}
-        if preprocess is None:
+        if group[0] in modal:
+            own = (fit_modal(modal[group[0]], tables[group[0]], trained[group[0]], group[0]),)
+        elif preprocess is None:
             own = fit_encoders(tables, trained, categorical, unseen)
         else:
             own, rows = preprocess.fit(tables, trained, ranges)

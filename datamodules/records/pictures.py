@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.limits import refuse_pixels
+
+from .decoding import decoded, reason_of, what_is_wrong
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _NO_CLASSES = ("__MACOSX",)  # beside the folders of an archive that was packed on a Mac
 _OF_SYSTEMS = ("Thumbs.db", "desktop.ini")
-_FORMATS = ("JPEG", "PNG")
-_ENDS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}  # MPO: the JPEG files of some cameras
-_TAIL = 32  # the last mark of a format is among so many bytes at the end of a file
-_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes of 8 bits; Pillow would cut off further bits silently
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,10 @@ class Pictures:
         def fill(row: int, place: int) -> None:
             path = self.folder / self.names[place]
             try:
-                pixels[row] = _decoded(path, self.size, self.channels)
+                pixels[row] = decoded(path, self.size, self.channels)
             except Exception as error:  # Pillow's errors for damaged pictures have no common class
                 raise ConfigurationError(
-                    f"{path} cannot be decoded ({_reason(error)}); replace or remove it"
+                    f"{path} cannot be decoded ({reason_of(error)}); replace or remove it"
                 ) from error
 
         with ThreadPoolExecutor(self.threads) as pool:  # a pool that stays open would not survive a fork into workers
@@ -84,7 +80,7 @@ class Pictures:
 
         def wrong(part: "NDArray[np.int64]") -> list[tuple[Path, str]]:
             paths = (self.folder / name for name in self.names[part])
-            return [(path, said) for path in paths if (said := _what_is_wrong(path, self.size, self.channels))]
+            return [(path, said) for path in paths if (said := what_is_wrong(path, self.size, self.channels))]
 
         with ThreadPoolExecutor(self.threads) as pool:
             parts = np.array_split(
@@ -147,43 +143,3 @@ def find_pictures(folder: Path, start: Path) -> tuple[list[str], Counter[str]]:
     pictures = sorted(path.relative_to(start).as_posix() for path in seen if path.suffix.lower() in _ENDINGS)
     others = Counter(path.suffix.lower() or path.name for path in seen if path.suffix.lower() not in _ENDINGS)
     return pictures, others
-
-
-def _decoded(file: Path | BinaryIO, size: int, channels: int) -> "NDArray[np.uint8]":
-    """(channels, size, size): the middle of a picture whose shorter side is resized to ``size``."""
-    with Image.open(file, formats=_FORMATS) as image:
-        _refuse_unfit(image)
-        if image.mode == "P":  # Pillow would warn that its transparency is dropped
-            picture = image.convert("RGBA").convert("L" if channels == 1 else "RGB")
-        else:
-            picture = image.convert("L" if channels == 1 else "RGB")
-    side = min(picture.size)
-    left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    middle = picture.resize((size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
-    return np.asarray(middle).reshape(size, size, channels).transpose(2, 0, 1)
-
-
-def _refuse_unfit(image: Image.Image) -> None:
-    """Refuse a picture by its head, before it is decoded."""
-    refuse_pixels(*image.size)
-    if image.mode not in _MODES:
-        raise ValueError(f"mode {image.mode} does not have 8 bits a channel")
-
-
-def _what_is_wrong(path: Path, size: int, channels: int) -> str:
-    """Why a picture cannot be used, judged by its head and its end; "": no reason."""
-    try:
-        with path.open("rb") as file:
-            with Image.open(file, formats=_FORMATS) as image:
-                _refuse_unfit(image)
-                mark = _ENDS[str(image.format)]
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            if mark not in file.read():  # cut short, or other bytes follow the picture
-                _decoded(file, size, channels)
-    except Exception as error:  # Pillow's errors for damaged pictures have no common class
-        return _reason(error)
-    return ""
-
-
-def _reason(error: Exception) -> str:
-    return "neither PNG nor JPEG" if isinstance(error, UnidentifiedImageError) else str(error) or type(error).__name__

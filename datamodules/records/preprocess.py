@@ -10,6 +10,7 @@ from .auto_steps import choose_steps
 from .category_steps import OneHotCategories
 from .column_encoder import ColumnEncoder, Unseen
 from .column_steps import Reader, Step
+from .modal_columns import TextColumn
 from .party_tables import listed
 from .step_chain import Chain, LeftOut, fit_chain, reads_text
 from .step_settings import AUTO, Steps, read_steps
@@ -181,7 +182,7 @@ def taken_from(encoders: Mapping[str, Iterable[ColumnEncoder]]) -> str:
     found: dict[str, list[str]] = {}
     for party, own in encoders.items():
         for chain in own:
-            for what in chain.taken() if isinstance(chain, Chain) else ():
+            for what in chain.taken() if isinstance(chain, Chain | TextColumn) else ():
                 found.setdefault(what, []).append(f"{party}.{chain.column}")
     return ", ".join(f"{what} ({listed(columns)})" for what, columns in found.items())
 

@@ -10,9 +10,11 @@ from torch import Tensor
 from lightning_vfl.trained.fitted import FittedParty
 
 from .checks import refuse_infinite
+from .column_encoder import ColumnEncoder
 from .feature_stores import FeatureStore, NumberColumns
 from .joined_tables import Joined
 from .layout import Layout
+from .modal_columns import ModalColumn
 from .normalise import Normaliser
 from .scaling import without_records
 from .table_form import TableForm, numbers_of_party
@@ -87,7 +89,8 @@ def scale_tables(joined: Joined, form: TableForm, store: FeatureStore, scaling: 
         for name, column in zip(form.columns_of(m), numbers_of_party(joined, party, form), strict=True):
             refuse_infinite(column, m, name, joined.ids)
             numbers.put(column)
-        used.append(scaling.of_party(m, numbers, held))
+        fixed = _fixed(form.encoders[party])
+        used.append(scaling.of_party(m, numbers, held) if fixed is None else fixed)
         for column, shift, scale in zip(numbers.take(), *used[-1], strict=True):
             scaled = torch.from_numpy(column).sub_(shift).div_(scale)
             if held is not None:
@@ -95,3 +98,13 @@ def scale_tables(joined: Joined, form: TableForm, store: FeatureStore, scaling: 
             store.put(scaled.float())
     shifts, scales = zip(*used, strict=True)
     return torch.cat(shifts), torch.cat(scales)
+
+
+def _fixed(encoders: Sequence[ColumnEncoder]) -> tuple[Tensor, Tensor] | None:
+    """Shift and scale, each (F,), of a party with a column of pictures or text; None: it has other columns."""
+    first = encoders[0]
+    if not isinstance(first, ModalColumn):
+        return None
+    shift, scale = first.scaling
+    width = len(first.names)
+    return torch.full((width,), shift, dtype=torch.float64), torch.full((width,), scale, dtype=torch.float64)

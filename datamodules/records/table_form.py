@@ -16,6 +16,7 @@ from .column_encoder import ColumnEncoder
 from .column_encoders import check_columns
 from .joined_tables import Joined
 from .layout import Layout
+from .modal_columns import ModalColumn
 from .party_tables import listed
 from .step_chain import Chain
 
@@ -86,9 +87,11 @@ def form_of(
         views[party] = sum(len(encoder.names) for encoder in chosen)
         names += [f"{party}.{name}" if uses[e.column] > 1 else name for e in chosen for name in e.names]
     number = {party: m for m, party in enumerate(views)}
+    modal = {party: chosen[0].shape for party, chosen in own.items() if isinstance(chosen[0], ModalColumn)}
+    shapes = tuple(modal.get(party, (width,)) for party, width in views.items()) if modal else ()
     return TableForm(
         own,
-        Layout((len(names),), tuple(names), tuple(views.values()), tuple(views)),
+        Layout((len(names),), tuple(names), tuple(views.values()), tuple(views), shapes),
         None if everyone else torch.from_numpy(np.stack(held, axis=1)),
         tuple(tuple(number[party] for party in group) for group in joined.groups if group[0] in number),
         known,

@@ -25,6 +25,7 @@ from ..records.frames import files_of_frames
 from ..records.grouped_tables import check_names
 from ..records.joined_tables import TableReader, paths_of, refuse_other_tables
 from ..records.layout import Layout
+from ..records.modal_columns import modal_settings
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
 from ..records.number_files import refuse_stored
 from ..records.party_tables import by_party, csv_forms
@@ -87,6 +88,11 @@ class CSVTables(VerticalDataModule):
         work_dir: folder on a disk in which tables are prepared column by column and mapped into memory; what is
             written there is removed at the end. None: files of more than 512 MB together are prepared in the folder of
             the system for temporary files, smaller ones in memory.
+        pictures: party -> the column of its table that names picture files (PNG, JPEG) beside the table, or a mapping
+            of ``column``, ``size`` (64) and ``colour`` (true). Its features are then pictures (C, size, size).
+        texts: party -> the column of its table that is text, or a mapping of ``column``, ``words`` (10000, the most
+            frequent of the training records), ``length`` (64 words) and ``vocabulary`` (a file with a word a line).
+            Its features are then the numbers of the words (length,); 0 is padding, 1 an unknown word.
         loader: further settings of ``VerticalDataModule``. Without a ``partitioner`` each table is a party; with one
             the joined columns are divided anew (with ``inner`` only, and without ``groups``).
 
@@ -108,7 +114,17 @@ class CSVTables(VerticalDataModule):
 
     own_files = True
     _files: SeatedTables | None = None
-    data_settings = ("task", "overlap", "categorical", "val_share", "test_share", "groups", "sample_weight")
+    data_settings = (
+        "task",
+        "overlap",
+        "categorical",
+        "val_share",
+        "test_share",
+        "groups",
+        "sample_weight",
+        "pictures",
+        "texts",
+    )
 
     def __init__(
         self,
@@ -134,6 +150,8 @@ class CSVTables(VerticalDataModule):
         new_records: bool = False,
         sample_weight: str | None = None,
         work_dir: str | Path | None = None,
+        pictures: dict[str, Any] | None = None,
+        texts: dict[str, Any] | None = None,
         **loader: Any,
     ) -> None:
         if unseen not in list(Unseen):
@@ -163,11 +181,23 @@ class CSVTables(VerticalDataModule):
             )
         check_shares(val_share, test_share)
         refuse_other_tables(tables)
+        self.pictures = pictures
+        self.texts = texts
+        self.modal = modal_settings(pictures, texts, tables)
+        for party in self.modal:
+            if not isinstance(self.partitioner, Views) or any(party in group for group in self.groups):
+                raise ConfigurationError(
+                    f"pictures and texts of party '{party}' need a table that is a party of its own; leave "
+                    "partitioner and groups out"
+                )
         self.label_party = label_party
         self.label_column = label_column
         self.id_columns = by_party("id_column", id_column, {**tables, label_party: ""}, "id")
         files, self._frames = files_of_frames(tables, self.id_columns, work_dir)
         self.tables = paths_of(files, data_dir)
+        # pictures lie beside the table that names them; those of a frame in data_dir
+        beside = {party: Path(data_dir or ".") for party, table in tables.items() if table is not files[party]}
+        self.folders = {party: path.parent for party, path in self.tables.items()} | beside
         self.task = task
         self.overlap = overlap
         self.categorical = tuple(categorical)
@@ -236,18 +266,20 @@ class CSVTables(VerticalDataModule):
             found += (
                 "its sample weights are divided by their mean over the training records; leave sample_weight out",
             )
-        if not self.preprocess or self.public_categories:
+        if not (self.preprocess or self.texts) or self.public_categories:
             return found
         what = taken_from(self._source.encoders)
         told = (
             f"its preprocessing takes from the training records {what}; declare it public (public_categories: true), "
-            "or give steps that take nothing from them: impute: constant, log, date, boolean, ordinal with an order"
+            "or give steps that take nothing from them: impute: constant, log, date, boolean, ordinal with an order, "
+            "vocabulary of texts"
         )
         return (*found, told) if what else found
 
     def use(self, fitted: Fitted | None) -> None:
         if fitted is not None and "encoders" in fitted.own:
             trained = {state["kind"] for states in fitted.own["encoders"].values() for state in states}
+            trained -= {"pictures", "text"}
             stepped = not trained.isdisjoint(("chain", "left_out"))
             if trained and stepped != bool(self.preprocess):
                 told = ("with preprocess", "without it") if stepped else ("without preprocess", "with it")

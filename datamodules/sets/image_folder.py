@@ -39,7 +39,8 @@ class ImageFolderVFL(VerticalDataModule):
     ImageNet's 50,000), and validation records are drawn from the training pictures. Classes are the folders of
     ``train`` in the order of their names; a record's id is the path of its file in the folder, ``train/cat/1.jpg``.
 
-    The shorter side of a picture is resized to ``size`` and the middle is cut out; transparent pixels become opaque. A
+    A picture is turned as its EXIF data say, its shorter side is resized to ``size`` and the middle is cut out;
+    transparent pixels become opaque. A
     party sees (C, h, w), red, green, blue, scaled channel by channel, by default to mean 0 and deviation 1 over all its
     training pixels of that channel. PBM-VFL gives each of 4 parties a quadrant of 100 classes of ImageNet, in batches
     of 256; it does not state the size.
@@ -71,7 +72,7 @@ class ImageFolderVFL(VerticalDataModule):
         stratified by class. Before training the head and the last bytes of every picture of the stage are checked:
         files that are not pictures, or were cut short, are refused by name.
     Not guaranteed: that a picture damaged in the middle is noticed before it is decoded, which ends training with its
-        name. Rotation as the EXIF data say. Random crops and mirror images are not made.
+        name. Random crops and mirror images are not made.
 
     Raises:
         ConfigurationError: if a folder is not there, a class has no training pictures, or a picture is damaged or has

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..records.fitted_tables import fit_tables
 from ..records.grouped_tables import add_singles, align_columns
 from ..records.joined_tables import Joined, TableReader, TextColumns, check_label_column, join
 from ..records.layout import Layout
+from ..records.modal_columns import located
 from ..records.normalise import Given, Normaliser, OwnBounds
 from ..records.number_files import WorkFolder
 from ..records.party_tables import read_labels, read_targets, read_weights
@@ -180,7 +182,11 @@ class PreparedTables:
         if data.fitted is not None:
             states_of = data.fitted.own["encoders"]
             known = states_of if self._told is None else {} if self._party is None else {self._party[1]}
-            return {party: tuple(map(encoder_of, states_of[party])) for party in states_of if party in known}
+            return {
+                party: located(tuple(map(encoder_of, states_of[party])), data.folders.get(party, Path()))
+                for party in states_of
+                if party in known
+            }
         categorical, preprocess = data.categorical, data.steps
         if self._told is not None:  # what the settings say of other parties is theirs to check
             name = None if self._party is None else self._party[1]
@@ -189,10 +195,11 @@ class PreparedTables:
                 columns = {party: steps for party, steps in preprocess.columns.items() if party == name}
                 preprocess = replace(preprocess, columns=columns)
         ranges = self._normaliser.fitted  # else nothing is to be taken from the records
-        encoders, table = fit_tables(joined, self.rows["train"], preprocess, categorical, data.unseen, ranges)
+        about = (preprocess, categorical, data.unseen, ranges, data.modal)
+        encoders, table = fit_tables(joined, self.rows["train"], *about)
         if table:
             data.say(f"preprocessing, fitted to training records\n{steps_table(table)}")
-        return encoders
+        return {party: located(own, data.folders.get(party, Path())) for party, own in encoders.items()}
 
     @cached_property
     def form(self) -> TableForm:
@@ -313,6 +320,8 @@ def _text_columns(data: "CSVTables", party: str, grouped: bool) -> TextColumns:
     if steps is not None and grouped:  # all codes of one table of a group may look like numbers
         return TextColumns(None)
     classes = data.label_columns if party == data.label_party and data.task == "classification" else ()
+    if data.fitted is None and party in data.modal:
+        return TextColumns((data.modal[party].column, *classes))
     if data.fitted is not None:
         encoders = map(encoder_of, data.fitted.own["encoders"].get(party, ()))
         return TextColumns((*classes, *(encoder.column for encoder in encoders if of_texts(encoder))))

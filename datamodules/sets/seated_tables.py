@@ -1,6 +1,7 @@
 """The table of one seat in a process of its own: its ids, the common order, and the records that follow from them."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -35,9 +36,9 @@ _SPLITS: tuple[SplitName, ...] = ("train", "val", "test", "predict")
 
 
 class _Shapes(NamedTuple):
-    """The number of features of every party, and the classes of the labels."""
+    """The per-record shape of every party's features, and the classes of the labels."""
 
-    widths: tuple[int, ...]
+    parties: tuple[tuple[int, ...], ...]
     classes: tuple[int | str, ...]
 
 
@@ -136,15 +137,16 @@ class SeatedTables(SeatedFiles):
     def own_shape(self) -> tuple[int, ...]:
         if self._seat.party is None:
             raise ConfigurationError("the server has no features, so it has no shape; ask the parties")
-        return (self._prepared.layout.size,)
+        (shape,) = self._prepared.layout.view_shapes or (self._prepared.layout.shape,)
+        return shape
 
     def told_shapes(
         self, shapes: Sequence[Sequence[int]], num_classes: int | None, class_names: Sequence[int | str] | None
     ) -> None:
         plain = [tuple(shape) for shape in shapes]
-        if len(plain) != len(self._names) or any(len(shape) != 1 or shape[0] < 1 for shape in plain):
+        if len(plain) != len(self._names) or any(prod(shape) < 1 or not shape for shape in plain):
             raise ConfigurationError(
-                f"shapes {plain} are not those of tables of {len(self._names)} parties; give (F,) for each party"
+                f"shapes {plain} are not those of tables of {len(self._names)} parties; give one for each party"
             )
         if self._seat.party is not None and plain[self._seat.party] != self.own_shape():
             raise ConfigurationError(
@@ -152,7 +154,7 @@ class SeatedTables(SeatedFiles):
                 "the tables again in all processes"
             )
         classes = tuple(range(num_classes or 0)) if class_names is None else tuple(class_names)
-        self._shapes = _Shapes(tuple(shape[0] for shape in plain), classes)
+        self._shapes = _Shapes(tuple(plain), classes)
         self._data.forget()
 
     @property
@@ -162,8 +164,9 @@ class SeatedTables(SeatedFiles):
 
     @property
     def layout(self) -> Layout:
-        widths = self._all_shapes.widths
-        return Layout((sum(widths),), (), widths, self._names)
+        shapes = self._all_shapes.parties
+        widths = tuple(map(prod, shapes))
+        return Layout((sum(widths),), (), widths, self._names, shapes)
 
     @property
     def labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
@@ -183,7 +186,7 @@ class SeatedTables(SeatedFiles):
         return {} if self._name is None else self._prepared.left_out
 
     def prepare(self, missing: Sequence[SplitName]) -> Mapping[SplitName, SeatedRecords]:
-        data, tables, shapes = self._data, self._prepared, [(width,) for width in self._all_shapes.widths]
+        data, tables, shapes = self._data, self._prepared, self._all_shapes.parties
         if data.fitted is None and not len(tables.rows["train"]):
             raise ConfigurationError(f"{self._who} was told no training records; align with the splits of a fit")
         features = None if self._seat.party is None else tables.features
@@ -226,14 +229,15 @@ class SeatedTables(SeatedFiles):
     def _fitted(self, features: Features | None) -> Fitted:
         """What this process has fitted; NaN for the scaling of the other parties."""
         data, tables, parties, begin = self._data, self._prepared, [], 0
-        for m, width in enumerate(self._all_shapes.widths):
+        for m, shape in enumerate(self._all_shapes.parties):
+            width = prod(shape)
             positions = torch.arange(begin, begin + width)
             if m == self._seat.party and features is not None:
                 columns = tables.layout.columns
-                parties.append(FittedParty(positions, (width,), features.shift, features.scale, columns))
+                parties.append(FittedParty(positions, shape, features.shift, features.scale, columns))
             else:
                 nan = torch.full((width,), torch.nan, dtype=torch.float64)
-                parties.append(FittedParty(positions, (width,), nan, nan))
+                parties.append(FittedParty(positions, shape, nan, nan))
             begin += width
         rows = tables.rows["train"]
         held = None if self._name is None else tables.joined.held[self._name]

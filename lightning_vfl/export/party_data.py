@@ -19,6 +19,7 @@ from lightning_vfl.datamodules.records.column_encoders import (
     of_texts,
 )
 from lightning_vfl.datamodules.records.column_tables import StoredTable
+from lightning_vfl.datamodules.records.modal_columns import located
 from lightning_vfl.datamodules.records.number_files import ColumnFile, WorkFolder
 from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, listed, plain_ids
 from lightning_vfl.datamodules.records.table_files import read_table, store_table
@@ -188,7 +189,7 @@ def read_party(
         raise ConfigurationError(
             f"{path} of party '{party}' is an array, but it has columns; give a table (CSV, Parquet)"
         )
-    encoders = [encoder_of(state) for state in half.encoders]
+    encoders = located([encoder_of(state) for state in half.encoders], path.parent)
     stepped = any(not isinstance(encoder, Numbers | OneHot) for encoder in encoders)
     # of steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
     text = None if grouped and stepped else [encoder.column for encoder in encoders if of_texts(encoder)]

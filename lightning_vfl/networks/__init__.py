@@ -7,5 +7,6 @@ from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.polynomial import PolynomialNetwork
 from lightning_vfl.networks.resnet import ResNet18
 from lightning_vfl.networks.vgg import VGG13
+from lightning_vfl.networks.words import WordMean
 
-__all__ = ["MLP", "VGG13", "ConvNet", "Linear", "PartyBank", "PolynomialNetwork", "ResNet18"]
+__all__ = ["MLP", "VGG13", "ConvNet", "Linear", "PartyBank", "PolynomialNetwork", "ResNet18", "WordMean"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.errors import ConfigurationError, reason
+from lightning_vfl.errors import ConfigurationError, nearest, reason
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.column_aware import column_aware
 from lightning_vfl.networks.halved_top import HalvedTop
@@ -58,6 +58,27 @@ def note_shapes(hparams: Any, data: Any) -> None:
     hparams["party_shapes"] = [list(shape) for shape in data.party_shapes]
     hparams["num_classes"] = data.num_classes
     hparams["party_groups"] = several(getattr(data, "party_groups", None))
+
+
+def by_number(bottom_of: Mapping[int | str, BottomFactory], hparams: Any, data: Any) -> dict[int, BottomFactory]:
+    """The bottoms of single parties by party number; names are those of the data, and are noted as numbers.
+
+    Raises:
+        ConfigurationError: for a name that no party has.
+    """
+    names = () if data is None else tuple(data.party_names)
+    numbers = {name: number for number, name in enumerate(names)}
+    for party in bottom_of:
+        if isinstance(party, str) and party not in numbers:
+            fix = nearest(party, names, "use numbers") if names else "the parties have no names here; use numbers"
+            raise ConfigurationError(f"bottom_of names party '{party}', which there is not; {fix}")
+    noted = hparams.get("bottom_of")
+    if noted:
+        hparams["bottom_of"] = {numbers.get(party, party): factory for party, factory in noted.items()}
+    named = {numbers[party] if isinstance(party, str) else party: factory for party, factory in bottom_of.items()}
+    if len(named) < len(bottom_of):
+        raise ConfigurationError("bottom_of names a party twice, by name and by number; leave one out")
+    return named
 
 
 def note_outputs(hparams: Any, top: Halves | TopFactory, outputs: int) -> None:

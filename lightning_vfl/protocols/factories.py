@@ -31,9 +31,10 @@ def refuse_made(**given: Any) -> None:
         ConfigurationError: for a network, an optimiser or a schedule that is made already, and for what makes nothing.
     """
     parties = given.get("bottom_of")
-    if parties is not None and not (isinstance(parties, Mapping) and all(isinstance(one, int) for one in parties)):
+    if parties is not None and not (isinstance(parties, Mapping) and all(isinstance(m, int | str) for m in parties)):
         raise ConfigurationError(
-            f"bottom_of must be a dictionary from party numbers to factories, such as {{1: MLP}}; got {parties!r}"
+            "bottom_of must be a dictionary from numbers or names of parties to factories, such as {1: MLP}; got "
+            f"{parties!r}"
         )
     top = given.get("top")
     if isinstance(top, Mapping) and set(top) != {"server", "active"}:

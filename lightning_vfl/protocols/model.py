@@ -41,6 +41,7 @@ from lightning_vfl.protocols.build import (
     build_bottoms,
     build_halves,
     build_top,
+    by_number,
     drop_others,
     note_outputs,
     note_shapes,
@@ -120,7 +121,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         gradient_compressor: of the gradients that the server sends back; None: they are sent in float32.
         objective: loss, predictions and default metrics; None: multi-class, binary or regression, chosen by the data.
         metrics: metrics by name, instead of the objective's; each is updated with (predictions, labels).
-        bottom_of: party number -> factory, for parties that do not use ``bottom``.
+        bottom_of: party number, or name -> factory, for parties that do not use ``bottom``.
         optimizer: makes the ONE optimiser of all parties and the server from their parameters; None: Adam at 1e-3.
         lr_scheduler: makes a learning-rate schedule, stepped each epoch; ReduceLROnPlateau monitors ``val/loss``.
         active: the party that holds the labels, if a party with features holds them; this party never drops out.
@@ -203,7 +204,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         gradient_compressor: Compressor | None = None,
         objective: Objective | None = None,
         metrics: Mapping[str, Metric] | None = None,
-        bottom_of: dict[int, BottomFactory] | None = None,
+        bottom_of: dict[int | str, BottomFactory] | None = None,
         optimizer: OptimizerFactory | None = None,
         lr_scheduler: SchedulerFactory | None = None,
         active: int | None = None,
@@ -245,7 +246,9 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         del self._made_with  # a copy of the module needs no copy of its arguments
         self.aggregator, self.width, self.active = aggregator, width, active
         self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
-        self._bottom, self._bottom_of, self._top, self._metrics = bottom, bottom_of or {}, top, metrics
+        self._bottom, self._top, self._metrics = bottom, top, metrics
+        self._named_bottoms = bottom_of or {}
+        self._bottom_of: dict[int, BottomFactory] = {}  # by number, when the parties are known
         self.halved = isinstance(top, Mapping)
         self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
         self.waiting = waiting or WaitForAll()
@@ -512,6 +515,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     def build(self) -> None:
         """Build the networks, and what depends on their shapes; a protocol with more networks extends this function."""
         note_shapes(self.hparams, self.datamodule)
+        self._bottom_of = by_number(self._named_bottoms, self.hparams, self.datamodule)
         shapes = tuple(tuple(shape) for shape in self.hparams["party_shapes"])
         classes = self.hparams["num_classes"]
         self.roster = roster_of(len(shapes), self.hparams["party_groups"], self.active)

@@ -456,7 +456,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, monkeypatch)
     """After an epoch as before; and while it runs, no more pictures are there than a batch has."""
     alive: list[weakref.ref] = []
     most = 0
-    real = pictures._decoded
+    real = pictures.decoded
 
     def watched(*args: Any) -> np.ndarray:
         nonlocal most
@@ -465,7 +465,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, monkeypatch)
         most = max(most, sum(ref() is not None for ref in alive))
         return array
 
-    monkeypatch.setattr(pictures, "_decoded", watched)
+    monkeypatch.setattr(pictures, "decoded", watched)
     sizes = []
     for number in (4, 16):
         folder = tmp_path / str(number)
