@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from lightning_vfl.errors import ConfigurationError, reason
 
@@ -33,9 +34,12 @@ class Arrays(VerticalDataModule):
     them by ``x.long()``.
 
     Args:
-        arrays: party -> its array (N, ...) of numpy or torch: numbers or truths.
-        labels: (N,) whole numbers or texts of the classes, or the real numbers of a regression; None: new records.
+        arrays: party -> its array (N, ...) of numpy or torch: numbers or truths; or its ``torch.utils.data.Dataset``,
+            whose items are read once: the features of a record, or a pair of features and label.
+        labels: (N,) whole numbers or texts of the classes, or the real numbers of a regression. None: those of the
+            dataset with pairs; if there is none, the records are new.
         ids: (N,) whole numbers or texts; None: positions.
+        label_party: whose dataset gives the labels, if several have pairs.
         partitioner: who gets which columns; None: one array for each party.
         task: ``classification`` or ``regression``.
         val_share: share of the records for validation; 0: none.
@@ -48,6 +52,8 @@ class Arrays(VerticalDataModule):
     Raises:
         ConfigurationError: for what is no array of numbers, other numbers of records, NaN, whole numbers above 2^24,
             and labels that are not of the task.
+
+    Not guaranteed: that the records of datasets match. Item i of each is taken for the same record.
 
     Examples:
         >>> pictures, ages = np.zeros((20, 3, 8, 8), np.uint8), np.arange(20.0)
@@ -64,6 +70,7 @@ class Arrays(VerticalDataModule):
         ids: Any = None,
         partitioner: Partitioner | None = None,
         *,
+        label_party: str | None = None,
         task: Literal["classification", "regression"] = "classification",
         val_share: float = 0.1,
         test_share: float = 0.2,
@@ -74,7 +81,10 @@ class Arrays(VerticalDataModule):
             raise ConfigurationError(
                 f"arrays must give each party an array, such as {{'camera': pictures}}; got a {type(arrays).__name__}"
             )
-        self._arrays = {str(name): _numbers(str(name), given) for name, given in arrays.items()}
+        columns = {str(name): _read(str(name), given) for name, given in arrays.items()}
+        self._arrays = {name: _numbers(name, features) for name, (features, _) in columns.items()}
+        if labels is None:
+            labels = _labels_of({name: own for name, (_, own) in columns.items() if own is not None}, label_party)
         super().__init__(partitioner, **loader)
         check_shares(val_share, test_share)
         if task not in ("classification", "regression"):
@@ -169,6 +179,42 @@ class Arrays(VerticalDataModule):
     def forget(self) -> None:
         super().forget()
         self.__dict__.pop("_labels", None)
+
+
+def _read(party: str, given: Any) -> tuple[Any, list[Any] | None]:
+    """The array of a party, and the labels of a dataset that has them."""
+    if not isinstance(given, Dataset):
+        return given, None
+    if not hasattr(given, "__len__"):
+        raise ConfigurationError(f"the dataset of party '{party}' has no length; give one with len() and numbers")
+    features: list[NDArray[Any]] = []
+    labels: list[Any] = []
+    for place in range(len(given)):
+        item = given[place]
+        parts = item if isinstance(item, tuple | list) else (item,)
+        if len(parts) not in (1, 2):
+            raise ConfigurationError(
+                f"items of the dataset of party '{party}' must be features, or a pair of features and label; got "
+                f"{len(parts)} parts"
+            )
+        features.append(_numbers(party, np.asarray(parts[0])[None])[0])
+        labels += [np.asarray(label).item() for label in parts[1:]]
+        if features[-1].shape != features[0].shape or (labels and len(labels) < len(features)):
+            raise ConfigurationError(
+                f"items of the dataset of party '{party}' must have one form; item {place} is unlike those before"
+            )
+    if not features:
+        raise ConfigurationError(f"the dataset of party '{party}' has no items; correct arrays")
+    return np.stack(features), labels or None
+
+
+def _labels_of(labels: Mapping[str, list[Any]], party: str | None) -> list[Any] | None:
+    """The labels of the datasets' pairs; None: no dataset has pairs."""
+    if party is None and len(labels) > 1:
+        raise ConfigurationError(f"datasets of {', '.join(labels)} have labels; name one of them as label_party")
+    if party is not None and party not in labels:
+        raise ConfigurationError(f"the dataset of label_party '{party}' has no labels; its items must be pairs")
+    return labels[party or next(iter(labels))] if labels else None
 
 
 def _numbers(party: str, given: Any) -> "NDArray[Any]":

@@ -33,13 +33,13 @@ CHECKS = "check_protocol("  # in the block on the laws: two seconds, and tests o
 REASONS = {
     "it installs and tests the package": 2,
     'the test of the page "Get started" runs it': 1,
-    "it needs files of a data set": 2,
+    "it needs files of a data set": 3,
     "the folder of a run is named by the reader": 1,
     "the tests of the command line run it": 4,
     "studies take minutes": 1,
     "the benchmarks take minutes": 8,
     "it is run by a slow test of its own": 5,
-    WHOLE: 25,
+    WHOLE: 26,
     "studies take minutes to hours and need files of data sets": 77,
 }
 

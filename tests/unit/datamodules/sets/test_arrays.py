@@ -98,3 +98,59 @@ def test_what_does_not_fit_is_refused_in_one_line(settings, words):
     with pytest.raises(ConfigurationError, match=words) as refused:
         Arrays(**{"arrays": arrays(), "labels": LABELS, **settings}).setup("fit")
     assert "\n" not in str(refused.value)
+
+
+class Half(torch.utils.data.Dataset[object]):
+    """Some features of a record, with the label or without it."""
+
+    def __init__(self, features: np.ndarray, labels: np.ndarray | None = None) -> None:
+        self.features = features
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, place: int) -> object:
+        features = torch.from_numpy(self.features[place])
+        return features if self.labels is None else (features, self.labels[place])
+
+
+@pytest.mark.parametrize("labels", [LABELS, np.arange(RECORDS) % 3])
+def test_a_dataset_a_party_has_the_records_of_its_array(labels):
+    given = arrays()
+    camera, text = given["camera"], given["text"]
+    expected = Arrays({"camera": camera, "text": text}, labels)
+    for tables, about in (
+        ({"camera": Half(camera, labels), "text": Half(text)}, {}),
+        ({"camera": Half(camera), "text": text}, {"labels": labels}),
+        ({"camera": Half(camera, labels), "text": Half(text, labels)}, {"label_party": "text"}),
+    ):
+        data = Arrays(tables, **about)
+        for one in (data, expected):
+            one.setup("fit")
+        assert data.party_shapes == expected.party_shapes
+        assert data.class_names == expected.class_names
+        for name in ("train", "val"):
+            own, there = data.records(name), expected.records(name)
+            assert torch.equal(own.labels, there.labels)
+            every = torch.arange(len(there))
+            for features, other in zip(own.rows(every), there.rows(every), strict=True):
+                assert torch.equal(features, other)
+
+
+def test_datasets_that_do_not_fit_are_refused_in_one_line():
+    camera = arrays()["camera"]
+    stream = type("Stream", (torch.utils.data.IterableDataset,), {"__iter__": lambda self: iter(())})()
+    three = torch.utils.data.TensorDataset(*[torch.zeros(5, 2)] * 3)
+    pairs = Half(camera, LABELS)
+    for tables, about, words in (
+        ({"a": stream}, {}, "the dataset of party 'a' has no length"),
+        ({"a": three}, {}, "must be features, or a pair of features and label; got 3 parts"),
+        ({"a": Half(camera[:0])}, {}, "has no items"),
+        ({"a": pairs, "b": pairs}, {}, "datasets of a, b have labels; name one of them as label_party"),
+        ({"a": Half(camera)}, {"label_party": "a"}, "the dataset of label_party 'a' has no labels"),
+        ({"a": [np.zeros(2)] * 5, "b": pairs}, {}, "all arrays must have a row for each record"),
+    ):
+        with pytest.raises(ConfigurationError, match=words) as error:
+            Arrays(tables, **about)
+        assert "\n" not in str(error.value)
