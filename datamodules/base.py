@@ -313,15 +313,24 @@ class VerticalDataModule(SeatedDataModule, ABC):
                     features.masked_fill_(lacking[name], 0.0)
                 holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
                 about = (split.labels, split.ids, present[name], holders, split.weights)
-                self._keep(name, VerticalRecords(features.float(), self.party_shapes, *about))
+                dtypes = [party.dtype for party in self.fitted.parties]
+                self._keep(name, VerticalRecords(features.float(), self.party_shapes, *about, dtypes=dtypes))
 
     def _check_size(self) -> None:
         """Refuse records of another size than those that the model was trained on."""
-        if self.fitted is not None and self.layout.size != self.fitted.size:
+        if self.fitted is None:
+            return
+        if self.layout.size != self.fitted.size:
             raise ConfigurationError(
                 f"the model was trained on records of {self.fitted.size} numbers, these have {self.layout.size}; give "
                 "records of the same form"
             )
+        for name, party in zip(self.party_names, self.fitted.parties, strict=True):
+            if party.dtype and not self.layout.dtype_of(party.positions.numpy()):
+                raise ConfigurationError(
+                    f"the model was trained on {party.dtype} of party '{name}', and these are real numbers; give "
+                    "whole numbers or truths"
+                )
 
     def _note_training(self) -> None:
         """Give the model what it is trained with; a trained model has the ids of all its trainings."""

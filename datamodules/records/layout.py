@@ -1,6 +1,8 @@
 """What one record looks like, and which of its numbers a party holds."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ class Layout:
             no views. Views of images are whole channels.
         view_names: the names of those views.
         view_shapes: per-record shape of each view; empty: (width,), or whole channels of an image.
+        view_dtypes: of each view the dtype, such as ``int64``, in which bottoms get its values; "": float32.
     """
 
     shape: tuple[int, ...]
@@ -27,6 +30,15 @@ class Layout:
     views: tuple[int, ...] = ()
     view_names: tuple[str, ...] = ()
     view_shapes: tuple[tuple[int, ...], ...] = ()
+    view_dtypes: tuple[str, ...] = ()
+
+    def dtype_of(self, positions: "NDArray[np.int64]") -> str:
+        """The dtype in which a bottom gets the values at these positions; those of several dtypes are float32."""
+        if not any(self.view_dtypes):
+            return ""
+        ends = list(accumulate(self.views))
+        found = {self.view_dtypes[bisect_right(ends, position)] for position in positions.tolist()}
+        return found.pop() if len(found) == 1 else ""
 
     @property
     def size(self) -> int:

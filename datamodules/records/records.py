@@ -202,6 +202,8 @@ class VerticalRecords(Records):
         present: (N, M) bool, whether party m holds record n; None: every party holds every record.
         label_holders: (N,) int64, the party that holds a record's label, -1: no party; None: not specified.
         weights: (N,) float32, the weights in the training loss, with mean 1; None: all weigh the same.
+        dtypes: of each party the dtype in which its bottom gets its features, such as ``int64``; "": float32. Whole
+            numbers up to 2^24 are exact in float32.
     """
 
     def __init__(
@@ -213,18 +215,26 @@ class VerticalRecords(Records):
         present: Tensor | None = None,
         label_holders: Tensor | None = None,
         weights: Tensor | None = None,
+        dtypes: Sequence[str] = (),
     ) -> None:
         super().__init__(shapes, labels, ids, present, label_holders, weights)
         self.features = features.contiguous()
+        self.dtypes = tuple(dtypes)
+        self._other = {party: getattr(torch, dtype) for party, dtype in enumerate(dtypes) if dtype}
 
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
-        return self._cut(self.features.index_select(0, ids))
+        found = self._cut(self.features.index_select(0, ids))
+        if not self._other:
+            return found
+        return tuple(x.to(self._other[m]) if m in self._other else x for m, x in enumerate(found))
 
     def features_of(self, party: int, ids: Tensor) -> Tensor:
         begin = sum(self.widths[:party])
         columns = self.features[:, begin : begin + self.widths[party]]
-        return columns.index_select(0, ids).view(len(ids), *self.shapes[party])
+        found = columns.index_select(0, ids).view(len(ids), *self.shapes[party])
+        return found.to(self._other.get(party, found.dtype))
 
     def only(self, positions: "NDArray[np.int64]") -> "VerticalRecords":
         features = self.features.index_select(0, torch.from_numpy(positions))
-        return VerticalRecords(features, self.shapes, *self._about(positions))
+        labels, ids, present, holders, weights = self._about(positions)
+        return VerticalRecords(features, self.shapes, labels, ids, present, holders, weights, self.dtypes)

@@ -44,7 +44,9 @@ def party_states(parts: Sequence[Part], shift: Tensor, scale: Tensor, layout: La
     widths, states = [len(part.positions) for part in parts], []
     for part, own_shift, own_scale in zip(parts, torch.split(shift, widths), torch.split(scale, widths), strict=True):
         names = tuple(str(layout.columns[i]) for i in part.positions.tolist()) if layout.columns else ()
-        states.append(FittedParty(torch.from_numpy(part.positions), part.shape, own_shift, own_scale, names))
+        scaled = bool(own_shift.any()) or not bool((own_scale == 1).all())  # scaled whole numbers are none any more
+        dtype = "" if scaled else layout.dtype_of(part.positions)
+        states.append(FittedParty(torch.from_numpy(part.positions), part.shape, own_shift, own_scale, names, dtype))
     return tuple(states)
 
 

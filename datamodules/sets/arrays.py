@@ -29,13 +29,15 @@ class Arrays(VerticalDataModule):
     """Records in arrays of your own, such as pictures of one party and a table of another.
 
     Each array has a row for each record, in the same order. A party's features have the shape of a row, (C, H, W) for a
-    picture. They reach its bottom as float32: a table is scaled by its columns, an array of larger rows as a whole, and
-    bytes are divided by 255 first. Whole numbers (tokens, categories) and truths are not scaled; an embedding takes
-    them by ``x.long()``.
+    picture. Real numbers reach its bottom as float32: a table is scaled by its columns, an array of larger rows as a
+    whole, and bytes are divided by 255 first. Whole numbers (tokens, categories) and truths reach it as they are given,
+    in their dtype, so that an ``nn.Embedding`` takes them (unsigned ones as int64). Lists of whole numbers of different
+    lengths (texts) become one array: the length of each, then its numbers, and zeros up to the longest.
 
     Args:
-        arrays: party -> its array (N, ...) of numpy or torch: numbers or truths; or its ``torch.utils.data.Dataset``,
-            whose items are read once: the features of a record, or a pair of features and label.
+        arrays: party -> its array (N, ...) of numpy or torch: numbers or truths; or its N lists of whole numbers; or
+            its ``torch.utils.data.Dataset``, whose items are read once: the features of a record, or a pair of features
+            and label.
         labels: (N,) whole numbers or texts of the classes, or the real numbers of a regression. None: those of the
             dataset with pairs; if there is none, the records are new.
         ids: (N,) whole numbers or texts; None: positions.
@@ -111,7 +113,8 @@ class Arrays(VerticalDataModule):
         widths = {name: prod(array.shape[1:]) for name, array in self._arrays.items()}
         columns = tuple(f"{name}.{i}" for name, width in widths.items() for i in range(width))
         shapes = tuple(array.shape[1:] or (1,) for array in self._arrays.values())
-        return Layout((len(columns),), columns, tuple(widths.values()), tuple(widths), shapes)
+        dtypes = tuple(_dtype_at_bottom(array) for array in self._arrays.values())
+        return Layout((len(columns),), columns, tuple(widths.values()), tuple(widths), shapes, dtypes)
 
     @property
     def num_classes(self) -> int | None:
@@ -126,7 +129,7 @@ class Arrays(VerticalDataModule):
         return Views()
 
     def default_normaliser(self) -> Normaliser:
-        whole = [name for name, array in self._arrays.items() if array.dtype.kind in "ib"]
+        whole = [name for name, array in self._arrays.items() if _dtype_at_bottom(array)]
         wide = [name for name, array in self._arrays.items() if array.ndim > 2 and name not in whole]
         return StandardiseViews(unscaled=whole, as_one=wide)
 
@@ -219,13 +222,13 @@ def _labels_of(labels: Mapping[str, list[Any]], party: str | None) -> list[Any] 
 
 def _numbers(party: str, given: Any) -> "NDArray[Any]":
     try:
-        array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+        array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(_padded(given))
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"the array of party '{party}' cannot be read: {reason(error)}") from error
     if array.ndim == 0 or array.dtype.kind not in "fiub":
         raise ConfigurationError(
             f"the array of party '{party}' must have a row of numbers for each record; got {array.dtype} "
-            f"{array.shape}; encode texts as whole numbers, and pad rows of different lengths"
+            f"{array.shape}; encode texts as whole numbers"
         )
     if array.dtype.kind in "iu" and array.size and int(np.abs(array.astype(np.float64)).max()) > _LARGEST:
         raise ConfigurationError(
@@ -233,6 +236,27 @@ def _numbers(party: str, given: Any) -> "NDArray[Any]":
             "give floats"
         )
     return array
+
+
+def _padded(given: Any) -> Any:
+    """Lists of whole numbers of different lengths as (N, 1 + longest): the length, the numbers, zeros."""
+    if not isinstance(given, list | tuple) or len({len(row) for row in given if isinstance(row, list | tuple)}) < 2:
+        return given
+    rows = [np.asarray(row if len(row) else np.empty(0, np.int64)) for row in given]
+    if any(row.ndim != 1 or row.dtype.kind not in "iu" for row in rows):
+        return given
+    padded = np.zeros((len(rows), 1 + max(map(len, rows))), np.int64)
+    for place, row in enumerate(rows):
+        padded[place, 0] = len(row)
+        padded[place, 1 : 1 + len(row)] = row
+    return padded
+
+
+def _dtype_at_bottom(array: "NDArray[Any]") -> str:
+    """The dtype in which a bottom gets an array; "": float32, as real numbers, and bytes of pictures."""
+    if array.dtype.kind in "ib":
+        return array.dtype.name
+    return "int64" if array.dtype.kind == "u" and array.dtype != np.uint8 else ""
 
 
 def _floats(array: "NDArray[Any]") -> "NDArray[np.float32]":

@@ -13,7 +13,8 @@ from lightning_vfl.types import Roll
 class PartyNetwork(nn.Module):
     """The scaling of a party's features, then its bottom.
 
-    Shapes: input (B, *S) or (B, F) numbers in the precision of the scaling; output (B, D).
+    Shapes: input (B, *S) or (B, F) numbers in the precision of the scaling, or whole numbers and truths, which are not
+    scaled; output (B, D).
 
     Args:
         bottom: the party's bottom.
@@ -34,9 +35,15 @@ class PartyNetwork(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, D), the embedding."""
-        scaled = ((features.flatten(1) - self.shift) / self.scale).float()
-        embedding: Tensor = self.bottom(scaled.view(-1, *self.shape))
+        embedding: Tensor = self.bottom(self.scaled(features))
         return embedding
+
+    def scaled(self, features: Tensor) -> Tensor:
+        """(B, *S), the input of the bottom."""
+        flat = features.flatten(1)
+        if flat.is_floating_point():
+            flat = ((flat - self.shift) / self.scale).float()
+        return flat.view(-1, *self.shape)
 
 
 class ServerNetwork(nn.Module):

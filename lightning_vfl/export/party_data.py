@@ -63,7 +63,13 @@ class PartyData(ABC):
             ConfigurationError: for columns and values of another kind than those of the training records, and numbers
                 that are not finite.
         """
-        numbers: NDArray[Any] = np.ascontiguousarray(self.at(places), dtype=self.dtype)
+        given = self.at(places)
+        numbers: NDArray[Any] = np.ascontiguousarray(given, dtype=self.dtype)
+        if numbers.dtype.kind in "ib" and not np.array_equal(numbers, given):
+            raise ConfigurationError(
+                f"the features of party '{self.party}' must be {self.dtype}, as those of the training records; give "
+                "whole numbers or truths"
+            )
         with np.errstate(over="ignore"):
             finite = np.isfinite(numbers.astype(np.float32))  # as the bottom takes them
         if not finite.all():
@@ -246,7 +252,7 @@ def _read_array(manifest: Manifest, path: Path, id_name: str) -> Array:
             f"{path} of party '{party}' has features of shape {numbers.shape} and {ids.size} ids; give features of "
             f"shape (N, {', '.join(map(str, shape))}) and N ids"
         )
-    if numbers.dtype.kind not in "uif":
+    if numbers.dtype.kind not in "uifb":
         raise ConfigurationError(f"{path} of party '{party}' holds {numbers.dtype}; give bytes or numbers")
     index = pd.Index(ids)
     if kind_of(index) not in ("whole numbers", "text") or index.has_duplicates:

@@ -123,7 +123,7 @@ def _check_together(module: VFLModule, parties: Sequence[Part], server: Part) ->
 
 def _scaled(part: Part) -> Tensor:
     network: Any = part.network
-    scaled: Tensor = ((part.example[0].flatten(1) - network.shift) / network.scale).float().view(-1, *network.shape)
+    scaled: Tensor = network.scaled(part.example[0])
     return scaled
 
 

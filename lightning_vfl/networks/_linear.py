@@ -2,6 +2,7 @@
 
 from math import prod
 
+import torch
 from torch import Tensor, nn
 
 from lightning_vfl.networks.batched import Layers, batched
@@ -24,13 +25,18 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, *S) to (B, outputs)."""
-        out: Tensor = self.layer(x.flatten(1))
+        out: Tensor = self.layer(as_real(x).flatten(1))
         return out
 
 
 @batched.register
 def _linears(first: Linear, layers: Layers, x: Tensor) -> Tensor:
-    return batched(first.layer, [network.layer for network in layers], x.flatten(2))
+    return batched(first.layer, [network.layer for network in layers], as_real(x).flatten(2))
+
+
+def as_real(x: Tensor) -> Tensor:
+    """Real numbers as they are; whole numbers and truths in torch's default dtype."""
+    return x if x.is_floating_point() else x.to(torch.get_default_dtype())
 
 
 def stated(outputs: int | None, network: nn.Module) -> int:

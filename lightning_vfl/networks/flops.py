@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 _ROWS = 2
@@ -34,6 +34,8 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
     parameter = next(copied.parameters(), None)
     like = torch.zeros(()) if parameter is None else parameter
     x = torch.zeros(_ROWS, *shape, device=like.device, dtype=like.dtype, requires_grad=input_gradient)
+    if takes_whole_numbers(copied, x):
+        x = x.detach().long()
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
         out = copied(x.clone())  # a first layer that works in place must not write into a leaf
         forward = counter.get_total_flops()
@@ -41,6 +43,18 @@ def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) ->
             out.sum().backward()
         total = counter.get_total_flops()
     return Work(forward / _ROWS, (total - forward) / _ROWS)
+
+
+def takes_whole_numbers(network: nn.Module, zeros: Tensor) -> bool:
+    """Whether a network takes whole numbers and no real ``zeros``, as one that begins with an embedding."""
+    if not any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in network.modules()):
+        return False
+    with torch.no_grad():
+        try:
+            network(zeros.clone())
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return True
+    return False
 
 
 def _without_hooks(network: nn.Module) -> nn.Module:

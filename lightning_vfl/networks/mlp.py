@@ -6,7 +6,7 @@ from math import prod
 from torch import Tensor, nn
 
 from lightning_vfl.networks._linear import Linear as Linear  # checkpoints of before have this path
-from lightning_vfl.networks._linear import stated
+from lightning_vfl.networks._linear import as_real, stated
 from lightning_vfl.networks.batched import Layers, batched
 
 
@@ -57,10 +57,10 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, *S) to (B, outputs)."""
-        out: Tensor = self.layers(x)
+        out: Tensor = self.layers(as_real(x))
         return out
 
 
 @batched.register
 def _mlps(first: MLP, layers: Layers, x: Tensor) -> Tensor:
-    return batched(first.layers, [network.layers for network in layers], x)
+    return batched(first.layers, [network.layers for network in layers], as_real(x))

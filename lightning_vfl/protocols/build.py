@@ -13,6 +13,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError, nearest, reason
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.column_aware import column_aware
+from lightning_vfl.networks.flops import takes_whole_numbers
 from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.protocols.owner_keys import Keys, build_for
 from lightning_vfl.rebuildable import NotPlain, is_plain, plain_form
@@ -428,7 +429,8 @@ def _make(factory: Callable[..., nn.Module], who: str, *arguments: Any, **more: 
 def _try(network: nn.Module, shape: Shape, outputs: int, who: str, setting: str = "") -> None:
     training = network.training
     network.eval()  # the two rows must not change running statistics
-    rows = torch.zeros(shape)
+    real = torch.zeros(shape)
+    rows = real.long() if takes_whole_numbers(network, real) else real
     try:
         with torch.no_grad():
             found = network(rows)
@@ -446,7 +448,7 @@ def _try(network: nn.Module, shape: Shape, outputs: int, who: str, setting: str 
             f"{who} outputs {given[1:]} numbers for each record, but {outputs} are needed; set its output width to "
             f"{outputs}{other}"
         )
-    if found.dtype != rows.dtype:
+    if found.dtype != real.dtype:
         raise ConfigurationError(
-            f"{who} outputs {found.dtype} for features of {rows.dtype}; return the dtype of the features"
+            f"{who} outputs {found.dtype} for features of {rows.dtype}; return the dtype {real.dtype}"
         )

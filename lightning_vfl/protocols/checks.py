@@ -15,9 +15,12 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, reason
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.objectives import Objective, Regression
 from lightning_vfl.protocols.build import several
+from lightning_vfl.protocols.place import Elsewhere
 from lightning_vfl.real_labels import moments_of
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Event, VerticalBatch
@@ -435,6 +438,8 @@ def note_rounded_features(trainer: Trainer, data: Any) -> None:
     rows = records.rows(torch.arange(min(len(records), SOME)))
     told = []
     for name, features in zip(data.party_names, rows, strict=True):
+        if not features.is_floating_point():  # no precision converts these
+            continue
         columns = features.reshape(len(features), -1).float()
         whole = (columns == columns.round()).all(0)
         changed = int((whole & (columns.to(half).float() != columns).any(0)).sum())
@@ -444,6 +449,29 @@ def note_rounded_features(trainer: Trainer, data: Any) -> None:
             f"precision {trainer.precision} rounds columns of whole numbers, such as codes and counts: "
             f"{', '.join(told)}; use precision bf16-mixed, which keeps the features as they are"
         )
+
+
+def refuse_other_dtypes(bottoms: PartyBank, data: Any) -> None:
+    """Refuse a bottom that does not take the whole numbers or truths of its party.
+
+    Raises:
+        ConfigurationError: with what to change.
+    """
+    if data is None or len(data.records("train")) == 0:
+        return
+    rows = data.records("train").rows(torch.arange(min(2, len(data.records("train")))))
+    for party, (bottom, features) in enumerate(zip(bottoms.parties, rows, strict=True)):
+        if features.is_floating_point() or isinstance(bottom, Elsewhere):
+            continue
+        device = next((parameter.device for parameter in bottom.parameters()), features.device)
+        with evaluating(bottom), torch.no_grad():
+            try:
+                bottom(features.to(device))
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                raise ConfigurationError(
+                    f"the bottom of party {party} does not take its features, which are {features.dtype}: "
+                    f"{reason(error)}; begin its forward with x.float() or an embedding, or give real numbers"
+                ) from error
 
 
 def refuse_other_targets(targets: int, data: Any) -> None:

@@ -39,6 +39,7 @@ from lightning_vfl.protocols.checks import (
     refuse_bare_batches,
     refuse_other_batches,
     refuse_other_data,
+    refuse_other_dtypes,
     refuse_other_loss,
     refuse_other_parts,
     refuse_other_records,
@@ -303,6 +304,7 @@ class VFLModule(MessageRounds):
                 self.objective.take_labels(training_labels(self.datamodule, "the objective"))
             note_large_labels(self.objective, self.datamodule)
         note_rounded_features(self.trainer, self.datamodule)
+        refuse_other_dtypes(self.bottoms, self.datamodule)
         self.prepare(Stage.FIT, "train")
         if self.scores_here:
             check_validation(self)

@@ -93,12 +93,12 @@ def datamodule_laws(make: Callable[[], VerticalDataModule]) -> tuple[Law, ...]:
 
 
 def shapes_are_those_of_the_records(subject: Subject) -> None:
-    """Every split has features (N, *party_shapes[m]) of every party, in float32, and one id for each record."""
+    """Every split has features (N, *party_shapes[m]) of every party and an id for each record; reals are float32."""
     shapes = subject.data.party_shapes
     require(len(shapes) > 0, "party_shapes is empty; there must be at least one party")
     require("train" in subject.splits, "there are no train records; load must return a split 'train'")
     for name, records in subject.splits.items():
-        forms = [(tuple(x.shape), x.dtype) for x in _features(records)]
+        forms = [(tuple(x.shape), x.dtype if x.is_floating_point() else torch.float32) for x in _features(records)]
         expected = [((len(records), *shape), torch.float32) for shape in shapes]
         require(forms == expected, f"the features of the {name} records are {forms} instead of {expected}")
         require(len(records) > 0, f"there are no {name} records; leave the split out")

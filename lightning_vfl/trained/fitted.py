@@ -77,6 +77,7 @@ class FittedParty:
         shift: (F,), subtracted from each feature.
         scale: (F,), by which the difference is divided.
         columns: the F names of its features; empty for images.
+        dtype: in which its bottom gets the features, such as ``int64``; "": float32.
     """
 
     positions: Tensor
@@ -84,18 +85,20 @@ class FittedParty:
     shift: Tensor
     scale: Tensor
     columns: tuple[str, ...] = ()
+    dtype: str = ""
 
     def state(self) -> dict[str, Any]:
         """Plain values and tensors."""
         scaling = {"shift": _shortened(self.shift), "scale": _shortened(self.scale)}
-        return {"positions": self.positions, "shape": list(self.shape), **scaling, "columns": list(self.columns)}
+        kept = {"positions": self.positions, "shape": list(self.shape), **scaling, "columns": list(self.columns)}
+        return kept | ({"dtype": self.dtype} if self.dtype else {})
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Self:
         """The party of a state."""
         positions = state["positions"].cpu()
         shift, scale = (state[name].cpu().expand(len(positions)) for name in ("shift", "scale"))
-        return cls(positions, tuple(state["shape"]), shift, scale, tuple(state["columns"]))
+        return cls(positions, tuple(state["shape"]), shift, scale, tuple(state["columns"]), state.get("dtype", ""))
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,7 @@ class Fitted:
         """A short hash of the columns and the scaling of all parties."""
         hashed = blake2b(digest_size=8)
         for party in self.parties:
+            hashed.update(party.dtype.encode())
             for numbers in (party.positions, party.shift.double(), party.scale.double()):
                 hashed.update(numbers.contiguous().numpy().tobytes())
         return hashed.hexdigest()

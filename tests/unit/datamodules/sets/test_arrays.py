@@ -1,13 +1,19 @@
 """Arrays in memory: shapes, scaling by kind, labels as they were given, and new records of a trained model."""
 
+import math
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import predictions_of
-from lightning_vfl.datamodules import Arrays, Views
+from lightning_vfl.datamodules import Arrays, Standardise, Unchanged, Views
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.score import score
+from lightning_vfl.export.write import export_model
 from tests.subjects import split, trainer
 
 RECORDS = 60
@@ -84,7 +90,7 @@ def test_real_labels_and_one_partitioner_for_two_views(tmp_path):
     [
         ({"arrays": np.zeros((3, 2))}, "arrays must give each party an array"),
         ({"arrays": {"a": [["x"], ["y"]]}}, "array of party 'a' must have a row of numbers for each record"),
-        ({"arrays": {"a": [[1], [1, 2]]}}, "array of party 'a' cannot be read"),
+        ({"arrays": {"a": [[1.5], [1, 2]]}}, "array of party 'a' cannot be read"),
         ({"arrays": {"a": np.full((RECORDS, 1), 2**24 + 1)}}, r"whole numbers above 2\^24"),
         ({"arrays": {"a": np.zeros((9, 2))}}, "a 9, ids 9, labels 60"),
         ({"labels": np.linspace(0, 1, RECORDS)}, "use task='regression'"),
@@ -154,3 +160,108 @@ def test_datasets_that_do_not_fit_are_refused_in_one_line():
         with pytest.raises(ConfigurationError, match=words) as error:
             Arrays(tables, **about)
         assert "\n" not in str(error.value)
+
+
+# ---- whole numbers and truths
+
+
+class Words(nn.Module):
+    """The mean of the embeddings of the first numbers of a text, whose length comes first."""
+
+    def __init__(self, shape, width):
+        super().__init__()
+        self.table = nn.Embedding(900, width)
+
+    def forward(self, text):
+        length, words = text[:, :1], text[:, 1:]
+        there = torch.arange(words.shape[1]) < length
+        return (self.table(words) * there[..., None]).sum(1) / length.clamp(min=1)
+
+
+class Seen(nn.Module):
+    """Keeps the dtype and the values of what it is given."""
+
+    def __init__(self, shape, width):
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape), width)
+        self.inputs = []
+
+    def forward(self, x):
+        self.inputs.append(x.detach().clone())
+        return self.layer(x.to(self.layer.weight.dtype).flatten(1))
+
+
+def texts():
+    draw = np.random.default_rng(4)
+    return [draw.integers(1, 900, draw.integers(0, 7)).tolist() for _ in range(RECORDS)]
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-true", "64-true", "bf16-mixed"])
+def test_whole_numbers_and_truths_reach_bottoms_as_they_are_given(precision, tmp_path):
+    draw = np.random.default_rng(3)
+    given = {name: draw.integers(0, 100, (RECORDS, 2)).astype(name) for name in ("int8", "int16", "int32", "int64")}
+    given["int64"] += 2**24 - 200  # bfloat16 has 8 bits
+    given["bool"] = draw.random((RECORDS, 3)) < 0.5
+    given["uint16"] = np.full((RECORDS, 1), 60_000, np.uint16)
+    module = split(Mean(), width=4, bottom=Seen)
+    trainer(tmp_path, precision=precision).fit(module, datamodule=Arrays(given, LABELS, batch_size=10))
+    for bottom, (name, array) in zip(module.bottoms.parties, given.items(), strict=True):
+        seen = [x for x in bottom.inputs if len(x) > 2 and not x.is_floating_point()]
+        assert {x.dtype for x in seen} == {torch.int64 if name == "uint16" else getattr(torch, name)}
+        rows = {tuple(row) for row in array.tolist()}
+        assert {tuple(row) for x in seen for row in x.tolist()} <= rows
+
+
+def test_an_embedding_trains_predicts_and_exports(tmp_path):
+    given = {"text": texts(), "table": arrays()["table"]}
+    module = split(Mean(), width=4, bottom_of={0: Words})
+    before = trainer(tmp_path)
+    before.fit(module, datamodule=Arrays(given, LABELS, batch_size=10))
+    assert module.hparams["party_shapes"][0] == [1 + max(map(len, given["text"]))]
+    new = {name: array[10:20] for name, array in given.items()}
+    new["text"][0] = [1] * max(map(len, given["text"]))  # as long as the longest
+    found = predictions_of(module, Arrays(new, ids=range(10)))
+    before.save_checkpoint(tmp_path / "m.ckpt")
+    again = type(module).load_from_checkpoint(tmp_path / "m.ckpt", trusted=[__name__.partition(".")[0]])
+    np.testing.assert_allclose(
+        predictions_of(again, Arrays(new, ids=range(10)))["probability_yes"], found["probability_yes"]
+    )
+    export_model(module, tmp_path / "halves")
+    tables = {}
+    for party, (name, array) in enumerate(Arrays(new, ids=range(10))._arrays.items()):
+        columns = {f"{name}.{i}": array[:, i] for i in range(array.shape[1])}
+        path = tables[f"party-{party}"] = tmp_path / f"{name}.csv"
+        pd.DataFrame({"id": range(10), **columns}).to_csv(path, index=False)
+    folders = [tmp_path / "halves" / name for name in (*tables, "server")]
+    scored = score(folders, tables)
+    np.testing.assert_allclose(scored["probability_yes"], found["probability_yes"], atol=1e-5)
+    broken = pd.read_csv(tables["party-0"]).astype({"text.1": float})
+    broken.loc[3, "text.1"] = 2.5
+    broken.to_csv(tables["party-0"], index=False)
+    with pytest.raises(ConfigurationError, match="features of party 'party-0' must be int64"):
+        score(folders, tables)
+
+
+def test_texts_become_lengths_numbers_and_zeros():
+    data = Arrays({"text": [[7, 8], [], [9]] * 20}, LABELS)
+    assert data._arrays["text"].tolist()[:3] == [[2, 7, 8], [0, 0, 0], [1, 9, 0]]
+
+
+def test_real_numbers_for_a_model_of_whole_numbers_are_refused(tmp_path):
+    module = split(Mean(), width=4)
+    usual = {"normaliser": Unchanged(), "batch_size": 10}
+    trainer(tmp_path).fit(module, datamodule=Arrays({"text": arrays()["text"]}, LABELS, **usual))
+    with pytest.raises(ConfigurationError, match="trained on int64 of party 'text', and these are real numbers"):
+        predictions_of(module, Arrays({"text": arrays()["text"] + 0.5}, ids=range(RECORDS), **usual))
+
+
+def test_a_bottom_that_does_not_take_whole_numbers_is_refused_before_training(tmp_path):
+    module = split(Mean(), width=4, bottom=lambda shape, width: nn.Linear(shape[0], width))
+    with pytest.raises(ConfigurationError, match="the bottom of party 0 does not take its features"):
+        trainer(tmp_path).fit(module, datamodule=Arrays({"text": arrays()["text"]}, LABELS, batch_size=10))
+
+
+def test_scaled_whole_numbers_are_real(tmp_path):
+    data = Arrays({"text": arrays()["text"]}, LABELS, normaliser=Standardise())
+    data.setup("fit")
+    assert data.records("train").rows(torch.arange(2))[0].dtype == torch.float32
