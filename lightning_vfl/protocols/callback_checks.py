@@ -80,7 +80,7 @@ def check_validation(module: SplitModel) -> None:
         return
     _check_last_batch(module, len(records["train"]) if "train" in records else 0)
     val = records.get("val")
-    labels = None if val is None else val.labels_at(torch.arange(len(val)))
+    labels = val.labels_at(torch.arange(len(val))) if val is not None and module.labels_here else None
     one_class = isinstance(module.objective, Binary) and labels is not None and len(labels.unique()) == 1
     if val is not None and labels is not None and one_class:
         classes = data.class_names or range(2)

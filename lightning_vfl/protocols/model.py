@@ -437,6 +437,11 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         """Whether this process has the outputs: that of the server, or of the party behind the cut of a top."""
         return self.place is None or self.place.seat.party == (self.roster.active if self.halved else None)
 
+    @property
+    def labels_here(self) -> bool:
+        """Whether this process scores and knows all labels: a party with the labels sends those of each batch."""
+        return self.scores_here and (self.place is None or self.halved or self.roster.active is None)
+
     def listener(self, ids: Tensor, at: int | None = None) -> Hear | None:
         """The function to call with each message about records ``ids`` (B,); None: nobody listens.
 

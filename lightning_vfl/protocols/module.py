@@ -297,12 +297,17 @@ class VFLModule(MessageRounds):
         self.faults.asked = False
         if self.faults.models:
             refuse_scaler(self.trainer, "a gradient scaler fails in a round that is given up, which has no gradients")
-        if self.scores_here:  # a party's process has no labels
+        if self.labels_here:
             if (who := self.objective.needs_labels) is not None:
                 self.objective.take_labels(training_labels(self.datamodule, who))
             elif self.objective.may_use_labels and self.datamodule is not None:
                 self.objective.take_labels(training_labels(self.datamodule, "the objective"))
             note_large_labels(self.objective, self.datamodule)
+        elif self.scores_here and self.objective.may_use_labels:
+            raise ConfigurationError(
+                f"{self.objective.identity} uses the labels of all training records, which between processes party "
+                f"{self.roster.active} alone has; use standardise: false, or numbers as class_weights"
+            )
         note_rounded_features(self.trainer, self.datamodule)
         refuse_other_dtypes(self.bottoms, self.datamodule)
         self.prepare(Stage.FIT, "train")

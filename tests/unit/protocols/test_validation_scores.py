@@ -10,7 +10,9 @@ from sklearn.metrics import mean_absolute_error, roc_auc_score, root_mean_square
 from torch import nn
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.at_server import AtServer
 from lightning_vfl.objectives import Binary, Regression
+from lightning_vfl.types import Seat
 from tests.subjects import Blobs, Values, split, trainer
 
 
@@ -65,6 +67,41 @@ def test_what_would_fail_or_be_missing_at_the_end_stops_before_training(name, tm
         options = {"callbacks": [ModelCheckpoint(tmp_path, monitor="val/loss")], "enable_checkpointing": True}
     with pytest.raises(ConfigurationError, match=message):
         trainer(tmp_path, **options).fit(split(**settings), datamodule=data())
+
+
+class Begun(Exception):
+    """The first round has begun."""
+
+
+class Server(AtServer):
+    """The server of a federation, without parties."""
+
+    def __init__(self):
+        pass
+
+    def policy(self, module):
+        raise NotImplementedError
+
+    def step(self, module, batch, names):
+        raise Begun
+
+
+@pytest.mark.parametrize(
+    ("data", "objective", "error"),
+    [
+        (TwoClasses, None, None),
+        (Values, Regression(standardise=False), None),
+        (Values, None, "Regression with standardise uses the labels of all training records, which between processes"),
+        (TwoClasses, Binary(class_weights="balanced"), "Binary with class_weights balanced uses the labels of all"),
+    ],
+)
+def test_a_server_judges_no_labels_that_a_party_has(data, objective, error, tmp_path, told):
+    module, records = split(active=0, objective=objective), data(batch_size=9)
+    records.take_seat(Seat(None), labels_at=0)
+    module.place = Server()
+    with pytest.raises(Begun if error is None else ConfigurationError, match=error):
+        trainer(tmp_path).fit(module, datamodule=records)
+    assert [line for line in told if "labels" in line or "validation records" in line] == []
 
 
 class Far(Values):
