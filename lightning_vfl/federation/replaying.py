@@ -64,6 +64,8 @@ class Replay(Callback):
         else:
             module.replayed = self.record
         module.bottoms.groups = ()
+        for bottom in module.bottoms.parties:
+            bottom.register_forward_pre_hook(_contiguous)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Keep states that are needed later."""
@@ -99,6 +101,11 @@ class Replay(Callback):
                         name: value.clone() if isinstance(value, torch.Tensor) else value
                         for name, value in moment.items()
                     }
+
+
+def _contiguous(bottom: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A bottom's inputs as its party has them; a product with a view of a wider table has other last bits."""
+    return tuple(x.contiguous() for x in inputs)
 
 
 def _sender_of(module: Any) -> Sender | None:

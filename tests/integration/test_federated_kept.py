@@ -10,6 +10,7 @@ from lightning_vfl.commands.program import run_or_exit
 from lightning_vfl.federation.local import start
 from tests.integration.federations import BASE, Federation, prepare
 from tests.integration.injected import DIGITS, federated, simulated
+from tests.integration.kills import differing
 from tests.integration.test_new_records import write_tables
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -74,10 +75,9 @@ def test_tables_of_which_parties_hold_parts(tmp_path, aggregator, labels):
     simulation = torch.load(checkpoint, weights_only=True)["state_dict"]
     together = trial.states()
     assert together.keys() == simulation.keys()
-    replayed = trial.replay(*recipe)
     for name, weights in together.items():  # features that lie apart in memory are multiplied with other last bits
         torch.testing.assert_close(weights, simulation[name], rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(weights, replayed[name], rtol=1e-4, atol=1e-6)
+    assert differing(trial) == []
 
     new = (*recipe_of(tmp_path / "new", aggregator), *labels)
     alone(tmp_path / "sim", "predict", *new, "--ckpt_path", str(checkpoint), *told(tmp_path / "sim.csv"))
