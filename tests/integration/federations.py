@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import yaml
 
 from benchmarks.free_ports import free_ports
 from lightning_vfl.commands.program import run_or_exit
+from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.identity import make_identity
 from lightning_vfl.federation.local import start
 
@@ -36,6 +37,27 @@ def prepare() -> None:
             handler.setStream(sys.stderr)  # it has the stream that there was when Lightning was imported
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def tap(keep: Callable[[bytes, bytes], None]) -> Callable[[], None]:
+    """What a party's process does before its command: ``keep`` gets every frame that it sends, and the answer."""
+
+    def before() -> None:
+        from lightning_vfl.federation.grpc_client import Dialled
+
+        exchange = Dialled.exchange
+
+        def tapped(self: Dialled, frame: bytes, read: Callable[[Iterable[bytes]], Frame]) -> Frame:
+            def kept(pieces: Iterable[bytes]) -> Frame:
+                answer = b"".join(pieces)
+                keep(frame, answer)
+                return read([answer])
+
+            return exchange(self, frame, kept)
+
+        Dialled.exchange = tapped  # type: ignore[method-assign]
+
+    return before
 
 
 def cut_digits(folder: Path, parties: int = 4, data: str = "data/digits") -> Path:

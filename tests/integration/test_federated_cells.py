@@ -8,6 +8,7 @@ import pytest
 
 from lightning_vfl.federation.fields import ANSWERS
 from lightning_vfl.federation.frames import unpack
+from tests.integration.federations import tap
 from tests.integration.kills import NAMES
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -26,20 +27,11 @@ EXPECTED = {  # the fields of all answers, by what they tell
 def heard(path):
     """What a process does that keeps every answer it gets as a line of a file."""
 
-    def before():
-        from lightning_vfl.federation.grpc_client import Dialled
+    def keep(frame, answer):
+        with path.open("ab") as file:
+            file.write(b64encode(answer) + b"\n")
 
-        exchange = Dialled.exchange
-
-        def kept(self, frame):
-            answer = exchange(self, frame)
-            with path.open("ab") as file:
-                file.write(b64encode(answer) + b"\n")
-            return answer
-
-        Dialled.exchange = kept
-
-    return before
+    return tap(keep)
 
 
 def test_a_party_is_told_what_the_table_says_and_nothing_else(federation, tmp_path):

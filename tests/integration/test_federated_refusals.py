@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from lightning_vfl.commands.program import run_or_exit
-from tests.integration.federations import BASE, Federation, cut_digits, prepare
+from tests.integration.federations import BASE, Federation, cut_digits, prepare, tap
 from tests.integration.test_federated import LATE, MASKED, VARYING
 from tests.integration.test_federated_walls import apart
 
@@ -248,24 +248,15 @@ TAPPED = {
 }
 
 
-def tap(path):
+def keeping(path):
     """What a process does whose frames are kept in two files: those that it sends, and the answers."""
 
-    def before():
-        from lightning_vfl.federation.grpc_client import Dialled
+    def keep(frame, answer):
+        for kind, content in (("sent", frame), ("heard", answer)):
+            with path.with_suffix(f".{kind}").open("ab") as file:
+                file.write(content)
 
-        exchange = Dialled.exchange
-
-        def tapped(self, frame):
-            answer = exchange(self, frame)
-            for kind, content in (("sent", frame), ("heard", answer)):
-                with path.with_suffix(f".{kind}").open("ab") as file:
-                    file.write(content)
-            return answer
-
-        Dialled.exchange = tapped
-
-    return before
+    return tap(keep)
 
 
 @pytest.mark.parametrize("name", TAPPED)
@@ -282,7 +273,7 @@ def test_no_feature_row_and_no_weight_of_a_party_is_in_a_frame(federation, parts
         table.to_parquet(own / f"{who}.parquet")
     one = federation(*TAPPED[name], "--trainer.max_epochs", "1", parts=own)
     for who in NAMES:
-        one.before[who] = tap(tmp_path / who)
+        one.before[who] = keeping(tmp_path / who)
     one.everybody()
     assert set(one.wait().values()) == {0}
     sent = {who: (tmp_path / f"{who}.sent").read_bytes() for who in NAMES}
