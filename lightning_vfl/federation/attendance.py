@@ -274,20 +274,25 @@ class Form:
             return None if listed else f"'{leg.kind}' without the list of its receivers"
         if letter["pieces"] != 1 or not request.frame.tensors:
             return f"{letter['pieces']} pieces, one was planned"
-        return self._wrong_piece(request.frame.tensors[0], leg, party)
+        return self._wrong_piece(request, leg)
 
-    def _wrong_piece(self, piece: Tensor, leg: Leg, party: int) -> str | None:
-        shape, elements = tuple(piece.shape), int(leg.elements[party])
+    def _wrong_piece(self, request: Request, leg: Leg) -> str | None:
+        party = request.party
+        piece = request.frame.tensors[0]
+        elements = int(leg.elements[party])
         at_cut = leg.kind == GRADIENTS
         clear = self.clear or at_cut  # gradients at the cut are never hidden from the server
         width = self.module.top.cut if at_cut else self.module.embedding_widths[party]
-        if clear and leg.bits == BYTE_BITS:  # compressed: what it stands for is compared
-            try:
-                message = Message(leg.kind, "server", (party,), (piece,))
-                (piece,) = self.module.sides.server.read(message, {party: width}).pieces
-            except MalformedMessage as error:
-                return str(error)
-            shape, elements = tuple(piece.shape), self.rows * width
+        if clear and leg.bits == BYTE_BITS:  # compressed: the numbers that it stands for are compared
+            if request.decoded is None:
+                try:
+                    message = Message(leg.kind, "server", (party,), (piece,))
+                    (request.decoded,) = self.module.sides.server.read(message, {party: width}).pieces
+                except MalformedMessage as error:
+                    return str(error)
+            piece = request.decoded
+            elements = self.rows * width
+        shape = tuple(piece.shape)
         if clear and not piece.is_floating_point():
             return f"'{leg.kind}' of {piece.dtype}, real numbers were planned"
         exact = clear and leg.kind in (EMBEDDINGS, GRADIENTS) and shape != (elements // width, width)

@@ -1,7 +1,7 @@
 """Collect the messages of a round at the server, leg by leg, and relay what goes from party to party."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +199,8 @@ class Collector:
         """A party's message of a leg, and the labels that came with it."""
         header, tensors = request.frame.header, iter(request.frame.tensors)
         message = read(dict(header["message"]), tensors, module.seed, self.hub.agreed)
+        if request.decoded is not None:
+            message = replace(message, pieces=(request.decoded,))
         labels = next(tensors, None) if header.get("labels") else None  # before what is sealed, which nobody reads here
         return message, labels
 

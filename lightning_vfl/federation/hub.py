@@ -50,7 +50,7 @@ LINES = 5  # refused requests of a party that are printed
 DOOR = Key(At(-1, 0, 0), 0)  # of requests that belong to no round
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Request:
     """What a party has asked.
 
@@ -61,6 +61,7 @@ class Request:
         say: what it wants.
         frame: all that it has sent.
         arrived: when, on the monotonic clock.
+        decoded: the numbers of a compressed upload, from the moment at which its form was checked.
     """
 
     party: int
@@ -69,6 +70,7 @@ class Request:
     say: str
     frame: Frame
     arrived: float
+    decoded: Tensor | None = None
 
     @cached_property
     def sealed(self) -> Mapping[int, Tensor] | None:

@@ -15,6 +15,7 @@ from lightning_vfl.missing import MissingPolicy, filled_in
 from lightning_vfl.wire import Aggregate, Contribution, Message, PartyView, ServerView
 
 Hear = Callable[[Message], None]  # is called with every message that is sent
+Read = Callable[[Message], Message]  # a message in numbers, as ``ServerSide.read``
 OpeningEnd = Generator[Message, Message, Any]  # gives the hosted parties' message, is sent everybody's
 PartyEnd = Generator[Message, Heard, None]  # gives a leg of the hosted parties, is sent what they hear after it
 # is sent a leg that has arrived, gives what parties hear
@@ -40,7 +41,7 @@ def party_end(side: PartySide, contribution: Contribution, view: PartyView) -> P
 def server_end(side: ServerSide, policy: MissingPolicy, view: ServerView, answering: tuple[int, ...]) -> ServerEnd:
     """The server's part of a round, up to the aggregate; ``ServerSide.answer`` is the way back.
 
-    Start it with ``next``, and close it by ``finish``.
+    Start it with ``next``, send it messages as ``ServerSide.read`` gives them, and close it by ``finish``.
 
     Args:
         side: the server's side.
@@ -53,7 +54,6 @@ def server_end(side: ServerSide, policy: MissingPolicy, view: ServerView, answer
     while (message := (yield heard)) is not None:
         passed_on = message if message.to == "peers" or message.relayed else None
         if passed_on is None:
-            message = side.read(message, dict(enumerate(view.widths)))
             stand_in = None if to_decode else policy.stand_in  # only for uploads, the first leg
             to_decode.append(message if stand_in is None else filled_in(stand_in, message, view))
         heard = Heard(view.roll.included, answering, passed_on)
@@ -70,16 +70,18 @@ def finish(end: ServerEnd) -> Aggregate:
     raise RuntimeError("the server's end gives no aggregate after the last leg")
 
 
-def together(parties: PartyEnd, server: ServerEnd, included: Tensor, hear: Hear | None = None) -> Aggregate:
+def together(parties: PartyEnd, server: ServerEnd, included: Tensor, read: Read, hear: Hear | None = None) -> Aggregate:
     """Both ends in one process: the parties' messages go straight to the server's end.
 
-    ``included`` (M,) bool are the parties whose first messages arrive in time. ``hear``: an audit listens.
+    ``included`` (M,) bool are the parties whose first messages arrive in time. ``read``: the messages in numbers.
+    ``hear``: an audit listens.
     """
     next(server)
     message = next(parties, None)
     if message is not None and not bool(included.all()):
         message = from_senders(message, included)
     while message is not None:
+        message = read(message)
         if hear is not None:
             hear(message)
         heard = server.send(message)

@@ -8,6 +8,7 @@ exactly the values that it has received.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -212,7 +213,8 @@ class Exchange:
             answering = answering[: self.wire.needed(self.server.roster.parties)]
         parties = party_end(self.sides.party, self.contribution, replace(self.parties, receivers=answering))
         server = server_end(self.sides.server, self.policy, self.server, answering)
-        return together(parties, server, roll.included, None if self.tap is None else self._tell)
+        read = partial(self.sides.server.read, widths=self._widths)
+        return together(parties, server, roll.included, read, None if self.tap is None else self._tell)
 
     def send_back(self, grad: Tensor) -> tuple[Tensor, ...]:
         """dL/d leaf for every leaf, from grad (B, D_out) = dL/dz; zeros in the rows that a party does not hold.
@@ -222,12 +224,17 @@ class Exchange:
         hold.
         """
         answer = self.sides.server.answer(grad, self.aggregate, self.server)
-        self._tell(answer)
+        if self.tap is not None:
+            self._tell(self.sides.party.read(answer, self._widths))  # a listener decodes as the receivers do
         grads = self.sides.party.carry(answer, self.contribution, self.parties)
         present = self.parties.present
         if present is None or self.server.present is not None or not isinstance(self.contribution, Embeddings):
             return grads
         return tuple(torch.where(present[:, m, None], g, g.new_zeros(())) for m, g in enumerate(grads))
+
+    @property
+    def _widths(self) -> dict[int, int]:
+        return dict(enumerate(self.server.widths))
 
     # ---- for an audit
 
@@ -237,8 +244,6 @@ class Exchange:
             return
         ids, server = self.server.rows.ids, self.server
         joiner = server.joiner
-        reader = self.sides.party if message.to == "parties" else self.sides.server
-        message = reader.read(message, dict(enumerate(server.widths)))  # a listener decodes as the receiver does
         self.tap.sent(message, ids, joiner)
         if message.relayed:
             legs = self.wire.legs(len(ids), server.widths, (), server.roster)

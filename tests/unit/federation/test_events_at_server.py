@@ -8,12 +8,15 @@ from torch import nn
 
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.aggregators.clear import InTheClear
+from lightning_vfl.compressors import TopK, packed
 from lightning_vfl.federation.events_at_server import EventsAtServer
 from lightning_vfl.federation.frames import Frame, unpack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
+from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.types import Roster
 
 GOOD = torch.zeros(6, 4)
+WIRE = InTheClear(Mean())
 
 
 def asked(embedding, request=0):
@@ -22,11 +25,12 @@ def asked(embedding, request=0):
     return Request(1, 0, Key(At(0, 2, 0), 0), "tell", Frame(header, (embedding,)), 0.0)
 
 
-def fits(request):
+def fits(request, wire=WIRE):
     """Whether the server serves an upload, and what it tells the sender."""
     hub = Hub(2)
     module = SimpleNamespace(
-        wire=InTheClear(Mean()),
+        wire=wire,
+        sides=Sides.of(wire),
         embedding_widths=(4, 4),
         roster=Roster(2),
         top=nn.Linear(4, 1),
@@ -41,6 +45,22 @@ def fits(request):
 
 def test_an_upload_of_the_planned_form_is_served():
     assert fits(asked(GOOD)) == (True, [])
+
+
+def test_a_compressed_upload_that_waits_is_decoded_once(monkeypatch):
+    decode, decoded = TopK.decode, []
+
+    def counting(self, tensors, width):
+        decoded.append(decode(self, tensors, width))
+        return decoded[-1]
+
+    monkeypatch.setattr(TopK, "decode", counting)
+    compressor = TopK(2)
+    request, wire = asked(packed(compressor, GOOD + 1)), InTheClear(Mean(), compressor)
+    for _ in range(3):  # it is looked at whenever another upload comes
+        assert fits(request, wire) == (True, [])
+    assert len(decoded) == 1
+    assert torch.equal(request.decoded, decoded[0])
 
 
 @pytest.mark.parametrize(

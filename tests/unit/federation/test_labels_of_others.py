@@ -11,6 +11,8 @@ import torch
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
+from lightning_vfl.aggregators.clear import InTheClear
+from lightning_vfl.compressors import TopK, packed
 from lightning_vfl.errors import MalformedFrame
 from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.attendance import Form, Seen
@@ -20,16 +22,19 @@ from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Key
 from lightning_vfl.federation.letters import written
 from lightning_vfl.missing import Exclude
-from lightning_vfl.types import VerticalBatch
-from lightning_vfl.wire import Message
+from lightning_vfl.rounds.ends import finish, server_end
+from lightning_vfl.types import Roster, RoundNames, Rows, Stage, VerticalBatch
+from lightning_vfl.wire import Message, ServerView
 
 NAMES, HOLDER = ("bank", "telco", "shop"), 1
 KEY, ROWS, WIDTH = Key(At(0, 2, 0), 0), 6, 4
 LABELS = torch.tensor([1, 0, 1, 1, 0, 1])
 
 
-def upload(party, labels):
-    letter, tensors, _ = written(Message("embeddings", "server", (party,), (torch.ones(ROWS, WIDTH),)))
+def upload(party, labels, compressor=None):
+    embeddings = torch.ones(ROWS, WIDTH)
+    piece = embeddings if compressor is None else packed(compressor, embeddings)
+    letter, tensors, _ = written(Message("embeddings", "server", (party,), (piece,)))
     header = {"call": 0, "at": list(KEY.at), "turn": KEY.turn, "say": "tell", "part": "upload", "message": letter}
     if labels is None:
         return pack(header, tensors)
@@ -45,9 +50,10 @@ class Left(Seen):
         return goes_on
 
 
-def collected(sent, attend=Seen):
+def collected(sent, attend=Seen, compressor=None):
     """What the server has after a round in which parties send labels, and what a party's call ends with."""
-    module = SplitVFL(Mean(), width=WIDTH, active=HOLDER, party_shapes=[(3,)] * 3, num_classes=2)
+    shapes = [(3,)] * 3
+    module = SplitVFL(Mean(), width=WIDTH, active=HOLDER, party_shapes=shapes, num_classes=2, compressor=compressor)
     module.configure_model()
     module._trainer = SimpleNamespace(precision="32-true", accelerator=None)
     hub, everybody, ended = Hub(3, Agreed(NAMES, HOLDER)), torch.ones(3, dtype=torch.bool), {}
@@ -61,7 +67,7 @@ def collected(sent, attend=Seen):
 
     def call(party):
         try:
-            ended[party] = unpack(hub.call(party, upload(party, sent.get(party)))).header
+            ended[party] = unpack(hub.call(party, upload(party, sent.get(party), compressor))).header
         except MalformedFrame as error:  # the process of the party ends with this line, and its connection with it
             ended[party] = str(error)
             hub.left(party)
@@ -118,6 +124,29 @@ def test_whatever_a_party_does_after_its_upload_was_looked_at_that_upload_is_rea
     (message,) = uploads.messages
     assert message.senders == (0, 1, 2)
     assert all(torch.equal(piece, torch.ones(ROWS, WIDTH)) for piece in message.pieces)
+
+
+@pytest.mark.parametrize("attend", [Seen, Left])
+def test_a_compressed_upload_is_decoded_once(attend, monkeypatch):
+    decode, decoded = TopK.decode, []
+
+    def counting(self, tensors, width):
+        decoded.append(decode(self, tensors, width))
+        return decoded[-1]
+
+    monkeypatch.setattr(TopK, "decode", counting)
+    uploads, _ = collected({HOLDER: LABELS}, attend, TopK(2))
+    (message,) = uploads.messages
+    assert len(decoded) == 3
+    assert all(torch.equal(piece.sum(1), torch.full((ROWS,), 2.0)) for piece in message.pieces)
+    view = ServerView(
+        RoundNames(0, Stage.FIT, 0), Roster(3), Rows(torch.arange(ROWS), 0, ROWS), uploads.roll, (WIDTH,) * 3
+    )
+    end = server_end(InTheClear(Mean(), TopK(2)).server_side(), Exclude(), view, ())
+    next(end)
+    end.send(message)
+    assert torch.equal(finish(end).value, torch.stack(message.pieces).mean(0))
+    assert len(decoded) == 3
 
 
 @pytest.mark.parametrize("other", [0, 2])
