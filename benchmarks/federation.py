@@ -133,7 +133,8 @@ def simulate(parties: int, rounds: int, file: Path) -> None:
 
 def serve(charter: Charter, ports: list[int], rounds: int, file: Path) -> None:
     """The server's role; with one port for each party, nothing is encrypted and the port says who calls."""
-    from lightning_vfl.federation.grpc_server import Port, server_credentials
+    from lightning_vfl.federation.connections import server_credentials
+    from lightning_vfl.federation.grpc_server import Port
     from lightning_vfl.federation.rounds_at_server import RoundsAtServer  # grpc, after the processes have parted
 
     parties, folder = len(charter.parties), file.parent
@@ -175,7 +176,8 @@ def take_part(charter: Charter, party: int, port: int | None, secure: bool, roun
         rounds: of training.
         folder: of the keys.
     """
-    from lightning_vfl.federation.grpc_client import Dialled, party_credentials
+    from lightning_vfl.federation.connections import party_credentials
+    from lightning_vfl.federation.grpc_client import Dialled
     from lightning_vfl.federation.joining import join
     from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 
@@ -198,7 +200,7 @@ def serve_by_hand(charter: Charter, rounds: int, file: Path) -> None:
 
     import grpc
 
-    from lightning_vfl.federation.grpc_server import server_credentials
+    from lightning_vfl.federation.connections import server_credentials
 
     parties = len(charter.parties)
     uploads: list[SimpleQueue[Tensor]] = [SimpleQueue() for _ in range(parties)]
@@ -241,7 +243,7 @@ def take_part_by_hand(charter: Charter, party: int, rounds: int, folder: Path) -
     """A party of the hand-written loop."""
     import grpc
 
-    from lightning_vfl.federation.grpc_client import party_credentials
+    from lightning_vfl.federation.connections import party_credentials
 
     secret = party_credentials(load(*paths(charter.parties[party].name, folder / "keys")), charter)
     options = [("grpc.ssl_target_name_override", "server")]

@@ -32,7 +32,8 @@ BEGUN = "sending"
 
 def serve(charter: Charter, folder: Path, ready: Path) -> None:
     """The server's process: its desk and its port; requests for public keys are answered, others wait."""
-    from lightning_vfl.federation.grpc_server import Port, server_credentials  # grpc, after the processes have parted
+    from lightning_vfl.federation.connections import server_credentials  # grpc, after the processes have parted
+    from lightning_vfl.federation.grpc_server import Port
 
     names = tuple(party.name for party in charter.parties)
     hub = Hub(len(names), Agreed(names, limits=Limits(frame=FRAME)))
@@ -46,7 +47,8 @@ def serve(charter: Charter, folder: Path, ready: Path) -> None:
 
 def asks(charter: Charter, folder: Path, took: Path) -> None:
     """Another party's process: one request; the file has the seconds until its answer, or is empty after 8 seconds."""
-    from lightning_vfl.federation.grpc_client import Dialled, party_credentials
+    from lightning_vfl.federation.connections import party_credentials
+    from lightning_vfl.federation.grpc_client import Dialled
 
     secret = party_credentials(load(*paths("party1", folder / "keys")), charter)
     began = monotonic()
@@ -65,8 +67,7 @@ def channels(charter: Charter, folder: Path, number: int) -> Iterator[list[Any]]
     """Connections of the hostile party."""
     import grpc
 
-    from lightning_vfl.federation.grpc_client import party_credentials
-    from lightning_vfl.federation.grpc_server import options
+    from lightning_vfl.federation.connections import options, party_credentials
 
     secret = party_credentials(load(*paths("party0", folder / "keys")), charter)
     own = [*options(15.0), ("grpc.ssl_target_name_override", "server"), ("grpc.use_local_subchannel_pool", 1)]
@@ -109,7 +110,7 @@ def calls(charter: Charter, folder: Path, begun: Path, seconds: float = 3.0) -> 
 
 def connections(charter: Charter, folder: Path, begun: Path, seconds: float = 3.0) -> None:
     """Open many connections that show no certificate."""
-    from lightning_vfl.federation.grpc_server import raise_descriptors
+    from lightning_vfl.federation.connections import raise_descriptors
 
     raise_descriptors()
     host, _, port = charter.server.address.rpartition(":")
@@ -202,7 +203,8 @@ def lies(charter: Charter, folder: Path, ready: Path, made: Callable[[], tuple[b
 
     import grpc
 
-    from lightning_vfl.federation.grpc_server import SERVICE, options, server_credentials
+    from lightning_vfl.federation.connections import options, server_credentials
+    from lightning_vfl.federation.grpc_server import SERVICE
 
     content, piece = made()
 
@@ -225,7 +227,8 @@ def lies(charter: Charter, folder: Path, ready: Path, made: Callable[[], tuple[b
 
 def hears(charter: Charter, folder: Path, begun: Path, lying: Path, over: Path) -> None:
     """A party's process: it asks again and again, as the toolkit's parties do, and keeps the last answer."""
-    from lightning_vfl.federation.grpc_client import Dialled, party_credentials
+    from lightning_vfl.federation.connections import party_credentials
+    from lightning_vfl.federation.grpc_client import Dialled
 
     secret = party_credentials(load(*paths("party0", folder / "keys")), charter)
     line = Dialled(charter.server.address, secret, reconnect=8.0, expected="server")

@@ -3,6 +3,8 @@
 A frame is ``"LVFL" | u16 version | u16 flags | u32 length of the header | header | tensors``, all little-endian. The
 header is a JSON object of ASCII characters; its last key, ``tensors``, has the dtype code and the shape of each tensor.
 The tensors follow in this order, without gaps.
+
+torch is imported where tensors are read: predictions in production exchange arrays of numpy in the same frames.
 """
 
 import json
@@ -13,13 +15,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lightning_vfl.errors import MalformedFrame
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
 VERSION = 1
 HEADER_LIMIT = 2**16  # bytes of a header
@@ -30,15 +31,15 @@ AXES_LIMIT = 16
 _START = Struct("<4sHHI")
 _MAGIC = b"LVFL"
 _DTYPES = {
-    "f2": torch.float16,
-    "f4": torch.float32,
-    "f8": torch.float64,
-    "i4": torch.int32,
-    "i8": torch.int64,
-    "u1": torch.uint8,
-    "u2": torch.uint16,
-    "u4": torch.uint32,
-    "b1": torch.bool,
+    "f2": "float16",
+    "f4": "float32",
+    "f8": "float64",
+    "i4": "int32",
+    "i8": "int64",
+    "u1": "uint8",
+    "u2": "uint16",
+    "u4": "uint32",
+    "b1": "bool",
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _NUMPY = {code: np.dtype(np.bool_ if code == "b1" else f"<{code}") for code in _DTYPES}
@@ -64,11 +65,15 @@ class Frame:
     """
 
     header: Mapping[str, Any]
-    tensors: tuple[Tensor, ...]
+    tensors: "tuple[Tensor, ...]"
     size: int = 0
 
 
-def pack(header: Mapping[str, Any], tensors: Sequence[Tensor] = (), bits: Sequence[int | None] | None = None) -> bytes:
+def pack(
+    header: Mapping[str, Any],
+    tensors: "Sequence[Tensor | NDArray[Any]]" = (),
+    bits: Sequence[int | None] | None = None,
+) -> bytes:
     """The frame of a header and tensors.
 
     Shapes: any, 0-d and empty ones included; any strides and devices.
@@ -86,6 +91,7 @@ def pack(header: Mapping[str, Any], tensors: Sequence[Tensor] = (), bits: Sequen
         MalformedFrame: for a header that is not JSON or too long, another dtype, and numbers that have more bits.
 
     Examples:
+        >>> import torch
         >>> content = pack({"kind": "shares", "round": 3}, [torch.tensor([1, 2, 127])], bits=[7])
         >>> frame = unpack(content)
         >>> dict(frame.header), frame.tensors
@@ -95,7 +101,8 @@ def pack(header: Mapping[str, Any], tensors: Sequence[Tensor] = (), bits: Sequen
 
 
 def pack_alike(
-    shared: Mapping[str, Any], each: Iterable[tuple[Mapping[str, Any], Sequence[Tensor], Sequence[int | None] | None]]
+    shared: Mapping[str, Any],
+    each: "Iterable[tuple[Mapping[str, Any], Sequence[Tensor | NDArray[Any]], Sequence[int | None] | None]]",
 ) -> list[bytes]:
     """The frames of one round's answers, whose headers begin alike: ``pack({**shared, **header}, tensors, bits)``.
 
@@ -146,7 +153,20 @@ def unpack(content: bytes | bytearray | memoryview, limit: int | None = None, ch
     Raises:
         MalformedFrame: for everything else; the message is one line.
     """
-    return _unpack(_Source([content]), len(content), limit, check)
+    return _framed(*_unpack(_Source([content]), len(content), limit, check))
+
+
+def unpack_arrays(
+    content: bytes | bytearray | memoryview, limit: int, check: Check | None = None
+) -> "tuple[dict[str, Any], list[NDArray[Any]]]":
+    """As ``unpack``, the header and the tensors as arrays, without torch.
+
+    Examples:
+        >>> unpack_arrays(pack({"say": "ids"}, [np.array([3, 5])]), limit=100)
+        ({'say': 'ids'}, [array([3, 5])])
+    """
+    header, arrays, _ = _unpack(_Source([content]), len(content), limit, check)
+    return header, arrays
 
 
 def unpack_pieces(pieces: Iterable[bytes], limit: int, check: Check | None = None) -> Frame:
@@ -156,11 +176,18 @@ def unpack_pieces(pieces: Iterable[bytes], limit: int, check: Check | None = Non
         not read to its end.
 
     Examples:
+        >>> import torch
         >>> content = pack({"kind": "shares"}, [torch.tensor([1, 2])])
         >>> unpack_pieces((content[at : at + 5] for at in range(0, len(content), 5)), limit=100).tensors
         (tensor([1, 2]),)
     """
-    return _unpack(_Source(pieces), None, limit, check)
+    return _framed(*_unpack(_Source(pieces), None, limit, check))
+
+
+def _framed(header: Mapping[str, Any], arrays: "Sequence[NDArray[Any]]", size: int) -> Frame:
+    import torch
+
+    return Frame(header, tuple(map(torch.from_numpy, arrays)), size)
 
 
 class _Source:
@@ -193,8 +220,10 @@ class _Source:
         return True
 
 
-def _unpack(source: _Source, size: int | None, limit: int | None, check: Check | None) -> Frame:
-    """The frame of a source; ``size``: of all its bytes, None: it is not known yet."""
+def _unpack(
+    source: _Source, size: int | None, limit: int | None, check: Check | None
+) -> "tuple[dict[str, Any], list[NDArray[Any]], int]":
+    """Header, arrays and bytes of the frame of a source; ``size``: of all its bytes, None: it is not known yet."""
     header, start = _header(source)
     listed = header.pop("tensors")
     if not isinstance(listed, list):
@@ -214,15 +243,15 @@ def _unpack(source: _Source, size: int | None, limit: int | None, check: Check |
         raise MalformedFrame(f"the tensors of the frame would take {memory} bytes; at most {limit} are allowed here")
     if check is not None:
         check(header, sizes)
-    tensors = []
+    arrays = []
     for part in parts:
-        tensor = _read(source, *part)
-        if tensor is None:
+        array = _read(source, *part)
+        if array is None:
             raise MalformedFrame(f"the frame has {source.taken} bytes, but its header says {end}")
-        tensors.append(tensor)
+        arrays.append(array)
     if source.fill(memoryview(bytearray(1))):
         raise MalformedFrame(f"the frame has more than the {end} bytes that its header says")
-    return Frame(header, tuple(tensors), end)
+    return header, arrays, end
 
 
 def _header(source: _Source) -> tuple[dict[str, Any], int]:
@@ -320,12 +349,14 @@ def _count(shape: Sequence[Any]) -> int:
     return prod(shape)
 
 
-def _written(tensor: Tensor, bits: int | None) -> tuple[str, memoryview]:
+def _written(tensor: "Tensor | NDArray[Any]", bits: int | None) -> tuple[str, memoryview]:
     """The code of a tensor and its part of the frame."""
-    code = _CODES.get(tensor.dtype)
-    if code is None or tensor.layout != torch.strided:
-        raise MalformedFrame(f"a tensor of {tensor.dtype} ({tensor.layout}) cannot be sent; use {', '.join(_DTYPES)}")
-    numbers = np.ascontiguousarray(tensor.numpy(force=True), _NUMPY[code])
+    code = _CODES.get(str(tensor.dtype).removeprefix("torch."))
+    layout = str(getattr(tensor, "layout", "torch.strided"))
+    if code is None or layout != "torch.strided":
+        raise MalformedFrame(f"a tensor of {tensor.dtype} ({layout}) cannot be sent; use {', '.join(_DTYPES)}")
+    array = tensor if isinstance(tensor, np.ndarray) else tensor.numpy(force=True)
+    numbers = np.ascontiguousarray(array, _NUMPY[code])
     if bits is None or bits == _WIDTHS[code]:
         return code, numbers.data
     if f"p{bits}:{code}" not in _PACKED:
@@ -337,8 +368,8 @@ def _written(tensor: Tensor, bits: int | None) -> tuple[str, memoryview]:
     return f"p{bits}:{code}", np.packbits(single, bitorder="little").data
 
 
-def _read(source: _Source, code: str, shape: list[int], count: int, size: int) -> Tensor | None:
-    """The next tensor of a source, in memory of its own; None: its bytes have not all come."""
+def _read(source: _Source, code: str, shape: list[int], count: int, size: int) -> "NDArray[Any] | None":
+    """The next array of a source, in memory of its own; None: its bytes have not all come."""
     numbers: NDArray[Any]
     if code in _PACKED:
         kind, bits = _PACKED[code]
@@ -357,7 +388,7 @@ def _read(source: _Source, code: str, shape: list[int], count: int, size: int) -
         if code == "b1" and count and raw.max() > 1:
             raise MalformedFrame("a bool in a frame must be 0 or 1")
         numbers = numbers.astype(_NUMPY[code].newbyteorder("="), copy=False)
-    return torch.from_numpy(numbers.reshape(shape))
+    return numbers.reshape(shape)
 
 
 def _groups(count: int) -> int:

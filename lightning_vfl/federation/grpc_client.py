@@ -9,10 +9,9 @@ from typing import Any
 import grpc
 
 from lightning_vfl.errors import ConfigurationError, printable
-from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.connections import PIECE, options
 from lightning_vfl.federation.frames import Frame
-from lightning_vfl.federation.grpc_server import PIECE, PROCESS_KEY, SERVICE, options, pieces
-from lightning_vfl.federation.identity import Identity
+from lightning_vfl.federation.grpc_server import PROCESS_KEY, SERVICE, pieces
 from lightning_vfl.federation.link import Transport
 from lightning_vfl.federation.long_waits import LongWait
 
@@ -25,11 +24,6 @@ _WORDS = (  # for what gRPC says when there is no connection; the first that fit
     ("verify_failed", "another certificate than that of federation.yaml is shown there"),
     ("handshake", "what listens there does not answer as a server of this federation"),
 )
-
-
-def party_credentials(identity: Identity, charter: Charter) -> Any:
-    """TLS of a party, which trusts the server's pinned certificate and nothing else."""
-    return grpc.ssl_channel_credentials(charter.server.certificate.content, identity.key, identity.certificate.content)
 
 
 class Dialled(Transport):

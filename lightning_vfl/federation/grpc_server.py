@@ -1,6 +1,5 @@
 """The server's port: two methods over gRPC, with mutual TLS. Requests and answers travel in pieces."""
 
-import errno
 import os
 import socket
 from collections import Counter
@@ -13,51 +12,20 @@ from typing import Any
 import grpc
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.connections import PIECE, options, raise_descriptors, refuse_taken
 from lightning_vfl.federation.hub import Hub, Interrupted, Request
-from lightning_vfl.federation.identity import Identity
 
 PROCESS = 64  # bytes that name a process
 PROCESS_KEY = "process-bin"  # where a call has this name
 SERVICE = "lightning_vfl.Federation"
-PIECE = 2**20  # bytes of a piece of a frame: gRPC holds several copies of what it receives
 CALLS = 2  # open calls of a party to each method: the one that waits, and the one that a new connection repeats
 HANDSHAKE = 5.0  # seconds that a connection may take to show a certificate
 SOURCE = 64  # connections of an address from which no call has come yet
 
 
-def options(silence: float) -> list[tuple[str, int]]:
-    """Settings of both ends of a connection.
-
-    A ping after half of ``silence`` seconds without traffic, which has the other half to be answered, notices a frozen
-    host. A ping that is sent with traffic has as long: without ``ping_timeout_ms`` gRPC waits a minute for its answer,
-    and sends no other ping meanwhile. A frame of an upload fits into the first window of HTTP/2.
-    """
-    half = max(500, round(500 * silence))  # milliseconds
-    return [
-        ("grpc.max_receive_message_length", PIECE),
-        ("grpc.http2.lookahead_bytes", 2**20),
-        ("grpc.keepalive_time_ms", half),
-        ("grpc.keepalive_timeout_ms", half),
-        ("grpc.http2.ping_timeout_ms", half),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", max(400, half - 1000)),
-    ]
-
-
 def pieces(frame: bytes) -> Iterator[bytes]:
     """A frame in the order in which it travels."""
     return (frame[start : start + PIECE] for start in range(0, len(frame), PIECE))
-
-
-def server_credentials(identity: Identity, charter: Charter) -> Any:
-    """TLS of the server, which asks every caller for one of the parties' certificates.
-
-    A pinned certificate is a trust root and could sign others: who calls is decided by ``Charter.holder``.
-    """
-    roots = b"".join(party.certificate.content for party in charter.parties)
-    return grpc.ssl_server_credentials([(identity.key, identity.certificate.content)], roots, True)
 
 
 class Port:
@@ -213,42 +181,6 @@ def pass_over(rest: Iterator[bytes], most: int) -> None:
         most -= max(len(piece), 1)  # empty pieces must end too
         if most < 0:
             return
-
-
-def refuse_taken(address: str) -> None:
-    """Refuse an address at which another program listens: gRPC is content with one of the addresses of a name.
-
-    Raises:
-        ConfigurationError: naming the address that is taken.
-    """
-    host, _, port = address.rpartition(":")
-    hosts = ("127.0.0.1", "::1") if host == "localhost" else (host.strip("[]"),)  # gRPC listens at both
-    for one in hosts:
-        try:
-            resolved = socket.getaddrinfo(one, int(port), type=socket.SOCK_STREAM)
-        except OSError:  # add_port says so
-            continue
-        for family, *_, where in resolved:
-            try:
-                socket.create_server(where, family=family).close()
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise ConfigurationError(
-                        f"the server cannot listen at {address}: another program listens at {where[0]}, port {port}; "
-                        "end that program, or use an address that is free"
-                    ) from None
-
-
-def raise_descriptors() -> None:
-    """Allow this process as many open connections as the system lets it."""
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def close_idle(port: int, known: Collection[str], most: int) -> int:

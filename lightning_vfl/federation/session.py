@@ -11,10 +11,11 @@ from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.at_party import AtParty
 from lightning_vfl.federation.at_server import AtServer
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile
+from lightning_vfl.federation.connections import party_credentials, server_credentials
 from lightning_vfl.federation.events_at_party import EventsAtParty
 from lightning_vfl.federation.events_at_server import EventsAtServer
-from lightning_vfl.federation.grpc_client import Dialled, party_credentials
-from lightning_vfl.federation.grpc_server import Port, server_credentials
+from lightning_vfl.federation.grpc_client import Dialled
+from lightning_vfl.federation.grpc_server import Port
 from lightning_vfl.federation.hub import Hub, Request
 from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.reception import Reception

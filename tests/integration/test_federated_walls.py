@@ -83,8 +83,9 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
     def role():
         import grpc
 
-        from lightning_vfl.federation.grpc_client import Dialled, party_credentials
-        from lightning_vfl.federation.grpc_server import SERVICE, Port, options, server_credentials
+        from lightning_vfl.federation.connections import options, party_credentials, server_credentials
+        from lightning_vfl.federation.grpc_client import Dialled
+        from lightning_vfl.federation.grpc_server import SERVICE, Port
         from lightning_vfl.federation.session import _by_certificate
 
         prepare()
@@ -220,7 +221,8 @@ def listening(answer):
 @pytest.mark.processes
 def test_a_party_that_meets_no_federation_says_so_within_reconnect(charter, tmp_path):
     def role():
-        from lightning_vfl.federation.grpc_client import Dialled, party_credentials
+        from lightning_vfl.federation.connections import party_credentials
+        from lightning_vfl.federation.grpc_client import Dialled
 
         prepare()
         secret = party_credentials(load(*paths("bank", tmp_path)), charter)
@@ -361,8 +363,9 @@ def test_an_answer_that_breaks_off_between_two_pieces_is_asked_for_again(tmp_pat
     def role():
         import grpc
 
+        from lightning_vfl.federation.connections import PIECE
         from lightning_vfl.federation.grpc_client import Dialled
-        from lightning_vfl.federation.grpc_server import PIECE, SERVICE, pieces
+        from lightning_vfl.federation.grpc_server import SERVICE, pieces
 
         prepare()
         asked = []

@@ -1,0 +1,84 @@
+"""Connections over gRPC with mutual TLS: their settings, for training and for predictions in production."""
+
+import errno
+import socket
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.identity import Identity
+
+PIECE = 2**20  # bytes of a piece of a frame: gRPC holds several copies of what it receives
+
+
+def options(silence: float) -> list[tuple[str, int]]:
+    """Settings of both ends of a connection.
+
+    A ping after half of ``silence`` seconds without traffic, which has the other half to be answered, notices a frozen
+    host. A ping that is sent with traffic has as long: without ``ping_timeout_ms`` gRPC waits a minute for its answer,
+    and sends no other ping meanwhile. A frame of an upload fits into the first window of HTTP/2.
+    """
+    half = max(500, round(500 * silence))  # milliseconds
+    return [
+        ("grpc.max_receive_message_length", PIECE),
+        ("grpc.http2.lookahead_bytes", 2**20),
+        ("grpc.keepalive_time_ms", half),
+        ("grpc.keepalive_timeout_ms", half),
+        ("grpc.http2.ping_timeout_ms", half),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", max(400, half - 1000)),
+    ]
+
+
+def server_credentials(identity: Identity, charter: Charter) -> Any:
+    """TLS of the server, which asks every caller for one of the parties' certificates.
+
+    A pinned certificate is a trust root and could sign others: who calls is decided by ``Charter.holder``.
+    """
+    roots = b"".join(party.certificate.content for party in charter.parties)
+    return grpc.ssl_server_credentials([(identity.key, identity.certificate.content)], roots, True)
+
+
+def party_credentials(identity: Identity, charter: Charter) -> Any:
+    """TLS of a party, which trusts the server's pinned certificate and nothing else."""
+    return grpc.ssl_channel_credentials(charter.server.certificate.content, identity.key, identity.certificate.content)
+
+
+def refuse_taken(address: str) -> None:
+    """Refuse an address at which another program listens: gRPC is content with one of the addresses of a name.
+
+    Raises:
+        ConfigurationError: naming the address that is taken.
+    """
+    host, _, port = address.rpartition(":")
+    hosts = ("127.0.0.1", "::1") if host == "localhost" else (host.strip("[]"),)  # gRPC listens at both
+    for one in hosts:
+        try:
+            resolved = socket.getaddrinfo(one, int(port), type=socket.SOCK_STREAM)
+        except OSError:  # add_port says so
+            continue
+        for family, *_, where in resolved:
+            try:
+                socket.create_server(where, family=family).close()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise ConfigurationError(
+                        f"the server cannot listen at {address}: another program listens at {where[0]}, port {port}; "
+                        "end that program, or use an address that is free"
+                    ) from None
+
+
+def raise_descriptors() -> None:
+    """Allow this process as many open connections as the system lets it."""
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
