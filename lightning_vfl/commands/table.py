@@ -29,6 +29,8 @@ COMMANDS = {
     "predict": Entry("predicting.PredictCommand", "Write the predictions of a trained model to a file.", "predict"),
     "export": Entry("export.ExportCommand", "Write each party's half of a trained model as programs."),
     "score": Entry("score.ScoreCommand", "Predict new records with exported halves, without training code."),
+    "endpoint": Entry("endpoint.EndpointCommand", "Answer requests for predictions as one party, from its half."),
+    "gateway": Entry("gateway.GatewayCommand", "Answer requests for predictions over HTTP, with all parties."),
     "study": Entry("study.StudyCommand", "Run a grid of recipes, overrides and seeds; write a table and figures."),
     "plot": Entry("plot.PlotCommand", "Draw the summary and figures of a study again, without running it."),
     "report": Entry("report.ReportCommand", "Write one HTML page of a run: results, curves, traffic, privacy, recipe."),

@@ -51,6 +51,43 @@ class Program:
     sha256: str
 
 
+class Kind(StrEnum):
+    """How embeddings are protected in production."""
+
+    CLEAR = "clear"  # the server reads every embedding
+    MASKED = "masked"  # the server reads the sum of the embeddings of all parties
+    UNSERVED = "unserved"  # production does not offer the aggregator's protection
+
+
+class Missing(StrEnum):
+    """What a prediction without a party is."""
+
+    SKIP = "skip"  # there is none
+    EXCLUDE = "exclude"  # the aggregate of the other parties
+    ZEROS = "zeros"  # the aggregate with zeros in place of the party's embedding
+
+
+@dataclass(frozen=True)
+class Protection:
+    """How the embeddings of a model are protected in production.
+
+    Args:
+        kind: who reads what.
+        aggregator: the name of its class.
+        consent: whether a party has to agree, with ``evaluate: plain`` in its ``seat.yaml``.
+        parties: whose embeddings are summed, if they are masked.
+        clip: t, the largest magnitude of a number that is masked.
+        levels: R, the number of integers that stand for numbers between -t and t.
+    """
+
+    kind: Kind
+    aggregator: str
+    consent: bool = False
+    parties: tuple[str, ...] = ()
+    clip: float = 0.0
+    levels: int = 0
+
+
 @dataclass(frozen=True)
 class PartyHalf:
     """What a manifest says about a party.
@@ -58,10 +95,12 @@ class PartyHalf:
     Args:
         encoders: the plain states of the encoders of its table's columns, in order; None: its features are an array.
         names: the names of the numbers that the encoders make, in the order of the input.
+        protection: how its embeddings are protected in production; None: the file is older than this entry.
     """
 
     encoders: tuple[Mapping[str, Any], ...] | None
     names: tuple[str, ...] = ()
+    protection: Protection | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +116,8 @@ class ServerHalf:
         groups: the groups of parties that hold the same columns for different records.
         targets: the names of the labels, if a record has several.
         probabilities: whether the predictions of several labels are probabilities.
+        protection: as in the parties' halves.
+        missing: what a prediction without a party is.
     """
 
     parties: tuple[str, ...]
@@ -87,6 +128,8 @@ class ServerHalf:
     groups: tuple[tuple[str, ...], ...] = ()
     targets: tuple[str, ...] = ()
     probabilities: bool = False
+    protection: Protection | None = None
+    missing: Missing = Missing.SKIP
 
 
 @dataclass(frozen=True)
@@ -172,7 +215,13 @@ def hash_of(path: Path) -> str:
 def _restored(content: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``Manifest`` from the values of the file."""
     of_kind = {"party": PartyHalf, "server": ServerHalf}[content["kind"]]
-    half = of_kind(**{name: _frozen(value) for name, value in content["half"].items()})
+    said = {name: _frozen(value) for name, value in content["half"].items()}
+    if said.get("protection") is not None:
+        about = {name: _frozen(value) for name, value in said["protection"].items()}
+        said["protection"] = Protection(**about | {"kind": Kind(about["kind"])})
+    if "missing" in said:
+        said["missing"] = Missing(said["missing"])
+    half = of_kind(**said)
     ports = {
         side: tuple(Port(one["name"], tuple(one["shape"]), one["dtype"]) for one in content[side])
         for side in ("inputs", "outputs")

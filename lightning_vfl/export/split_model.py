@@ -10,11 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.datamodules.records.column_encoders import encoder_of
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.export.halves import PartyNetwork, ServerNetwork
-from lightning_vfl.export.manifest import RECORDS, SERVER, PartyHalf, Port, ServerHalf
+from lightning_vfl.export.manifest import (
+    RECORDS,
+    SERVER,
+    Kind,
+    Missing,
+    PartyHalf,
+    Port,
+    Protection,
+    ServerHalf,
+)
 from lightning_vfl.export.trained import Trained
+from lightning_vfl.missing import Exclude, PadAfterNorm, Stale, Zeros
 from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
 from lightning_vfl.trained.fitted import Fitted, FittedParty
@@ -66,7 +77,14 @@ def party_part(module: VFLModule, party: int) -> Part:
     dtype = str(example.dtype).removeprefix("torch.")
     inputs = (Port("features", (RECORDS, *shape), dtype),)
     outputs = (Port("embedding", (RECORDS, module.embedding_widths[party]), "float32"),)
-    return Part(party_names(module)[party], network, PartyHalf(encoders, names), inputs, outputs, (example,))
+    return Part(
+        party_names(module)[party],
+        network,
+        PartyHalf(encoders, names, protection_of(module)),
+        inputs,
+        outputs,
+        (example,),
+    )
 
 
 def _example(network: nn.Module, own: FittedParty) -> Tensor:
@@ -119,6 +137,8 @@ def server_part(trained: Trained) -> Part:
         tuple(tuple(names[m] for m in group) for group in module.roster.shared),
         _targets(module),
         isinstance(module.objective, MultiLabel),
+        protection_of(module),
+        missing_of(module, network),
     )
     inputs = tuple(Port(f"embedding_{names[m]}", (RECORDS, widths[m]), "float32") for m in members)
     with torch.no_grad():
@@ -150,6 +170,49 @@ def differences(module: VFLModule) -> str:
         f"predict runs the messages of {name} (evaluate: protocol), which round, clip or add noise; the exported "
         f"program computes the aggregate in the clear, as predict does with evaluate: plain"
     )
+
+
+def protection_of(module: VFLModule) -> Protection:
+    """How production protects the embeddings of this model."""
+    aggregator = module.aggregator
+    name = type(aggregator).__name__
+    if isinstance(aggregator, MaskedSum) and aggregator.layout == "sum" and not module.roster.shared:
+        codec = aggregator.codec(module.roster)
+        return Protection(Kind.MASKED, name, False, party_names(module), codec.clip, codec.levels)
+    if aggregator.wire is None and aggregator.setup is None:
+        return Protection(Kind.CLEAR, name)
+    if module.protected_evaluation:
+        return Protection(Kind.UNSERVED, name)
+    return Protection(Kind.CLEAR, name, consent=True)
+
+
+def missing_of(module: VFLModule, network: ServerNetwork) -> Missing:
+    """What the model's policy makes of a party that is absent in production.
+
+    The exported program knows the records that parties hold, not who is absent. So the policy holds in production if
+    the program gives the same predictions as the module does without a party; else there are none without a party.
+    """
+    policies = {Exclude: Missing.EXCLUDE, PadAfterNorm: Missing.EXCLUDE, Zeros: Missing.ZEROS, Stale: Missing.ZEROS}
+    missing = policies.get(type(module.missing), Missing.SKIP)
+    roll = roll_of(module)
+    if protection_of(module).kind is Kind.MASKED:  # the sums with and without a party would show its embedding
+        return Missing.SKIP
+    if missing is Missing.SKIP or module.roster.shared or len(roll.included_parties) < module.roster.parties:
+        return Missing.SKIP
+    generator = torch.Generator().manual_seed(1)
+    h = tuple(torch.randn(EXAMPLES, width, generator=generator) for width in module.embedding_widths)
+    for party in range(module.roster.parties):
+        there = torch.arange(module.roster.parties) != party
+        filled = torch.zeros_like(there) if missing is Missing.EXCLUDE else ~there
+        without = tuple(torch.zeros_like(x) if m == party else x for m, x in enumerate(h))
+        present = (there | filled).expand(EXAMPLES, -1)
+        alone = Roll(there, there, there, filled)
+        columns = module.aggregator.columns(module.embedding_widths, alone)
+        with torch.no_grad():
+            expected = module.objective.predict(module.output_of(without, alone, None, columns)).float()
+            if not torch.allclose(network(without, present), expected, 1e-5, 1e-6):
+                return Missing.SKIP
+    return missing
 
 
 def refuse_hosts(module: VFLModule) -> None:

@@ -13,17 +13,26 @@ from lightning_vfl.federation.identity import Identity
 
 PIECE = 2**20  # bytes of a piece of a frame: gRPC holds several copies of what it receives
 
+_WORDS = (  # for what gRPC says when there is no connection; the first that fits
+    ("proxy", "the proxy does not connect"),
+    ("connection refused", "nothing listens there"),
+    ("lookup", "the name of the host is not known"),
+    ("verify_failed", "another certificate than that of federation.yaml is shown there"),
+    ("handshake", "what listens there does not answer as a server of this federation"),
+)
 
-def options(silence: float) -> list[tuple[str, int]]:
+
+def options(silence: float, largest: int = PIECE) -> list[tuple[str, int]]:
     """Settings of both ends of a connection.
 
     A ping after half of ``silence`` seconds without traffic, which has the other half to be answered, notices a frozen
     host. A ping that is sent with traffic has as long: without ``ping_timeout_ms`` gRPC waits a minute for its answer,
-    and sends no other ping meanwhile. A frame of an upload fits into the first window of HTTP/2.
+    and sends no other ping meanwhile. A frame of an upload fits into the first window of HTTP/2. ``largest``: bytes of
+    the largest message.
     """
     half = max(500, round(500 * silence))  # milliseconds
     return [
-        ("grpc.max_receive_message_length", PIECE),
+        ("grpc.max_receive_message_length", largest),
         ("grpc.http2.lookahead_bytes", 2**20),
         ("grpc.keepalive_time_ms", half),
         ("grpc.keepalive_timeout_ms", half),
@@ -82,3 +91,8 @@ def raise_descriptors() -> None:
     if soft != hard:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def in_words(details: str) -> str:
+    """What keeps a party from its server, from gRPC's words."""
+    return next((words for part, words in _WORDS if part in details.lower()), "there is no connection")

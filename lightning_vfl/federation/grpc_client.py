@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from lightning_vfl.errors import ConfigurationError, printable
-from lightning_vfl.federation.connections import PIECE, options
+from lightning_vfl.federation.connections import PIECE, in_words, options
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.grpc_server import PROCESS_KEY, SERVICE, pieces
 from lightning_vfl.federation.link import Transport
@@ -17,13 +17,6 @@ from lightning_vfl.federation.long_waits import LongWait
 
 ATTEMPT = 5.0  # seconds that a connection may take, as at the server
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
-_WORDS = (  # for what gRPC says when there is no connection; the first that fits
-    ("proxy", "the proxy does not connect"),
-    ("connection refused", "nothing listens there"),
-    ("lookup", "the name of the host is not known"),
-    ("verify_failed", "another certificate than that of federation.yaml is shown there"),
-    ("handshake", "what listens there does not answer as a server of this federation"),
-)
 
 
 class Dialled(Transport):
@@ -91,7 +84,7 @@ class Dialled(Transport):
                 if code not in _AGAIN:
                     raise ConfigurationError(f"the server at {self.address} refuses this party: {details}")
                 failed = monotonic() if failed is None else failed
-                self._trouble = _in_words(details)
+                self._trouble = in_words(details)
                 since = failed if self._apart is None else max(began, self._apart)
                 if monotonic() - since > self.reconnect:
                     raise ConfigurationError(
@@ -145,8 +138,3 @@ class Dialled(Transport):
             return f"the server at {self.address}: it is connected, and may wait for other parties"
         way = self._way() or " directly, without a proxy"
         return f"the server at {self.address}, which is called{way}: {self._trouble}"
-
-
-def _in_words(details: str) -> str:
-    """What keeps a party from its server, from gRPC's words."""
-    return next((words for part, words in _WORDS if part in details.lower()), "there is no connection")

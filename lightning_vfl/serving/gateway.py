@@ -1,0 +1,281 @@
+"""The server's process: it asks the parties for embeddings, and joins those that come in time."""
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from lightning_vfl.errors import ConfigurationError, MalformedFrame, nearest
+from lightning_vfl.export.manifest import Kind
+from lightning_vfl.federation.charter import Charter, SeatFile
+from lightning_vfl.federation.connections import options, raise_descriptors, refuse_taken, server_credentials
+from lightning_vfl.federation.identity import load
+from lightning_vfl.serving.log import log
+from lightning_vfl.serving.messages import METHOD, SERVICE, Ask, Embeddings, Hello, Keys, Withheld, read, written
+from lightning_vfl.serving.metrics import Metrics
+from lightning_vfl.serving.server_half import Joined, ServedServer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Answer = asyncio.Future[Embeddings | None]
+
+_HANDSHAKE = 5000  # milliseconds that a connection may take to show a certificate
+_GRACE = 2.0  # seconds in which answers that are on their way are received, at the end
+
+
+class _Party:
+    """A connected party.
+
+    Args:
+        name: of the party.
+        hello: its first message.
+    """
+
+    def __init__(self, name: str, hello: Hello) -> None:
+        self.name = name
+        self.hello = hello
+        self.outgoing: asyncio.Queue[bytes] = asyncio.Queue()
+        self._asked: dict[int, tuple[float, Answer]] = {}  # by number, the time of the request
+        self._overdue: set[int] = set()
+
+    @property
+    def late(self) -> bool:
+        """Whether the answer to an earlier request is overdue. A late party is not asked until it has answered."""
+        return bool(self._overdue)
+
+    def ask(self, number: int, content: bytes) -> "Answer":
+        """Send a request; the answer is None if there is none."""
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._asked[number] = (monotonic(), answer)
+        self.outgoing.put_nowait(content)
+        return answer
+
+    def give_up(self, number: int) -> None:
+        """The deadline of a request has passed."""
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            self._overdue.add(number)
+
+    def answered(self, number: int, answer: Embeddings | None) -> float | None:
+        """An answer has come; the seconds since the request, None if it is late or was never asked for."""
+        self._overdue.discard(number)
+        asked = self._asked.pop(number, None)
+        if asked is None:
+            return None
+        since, future = asked
+        if not future.done():
+            future.set_result(answer)
+        return monotonic() - since
+
+    def end(self) -> None:
+        """The connection has ended: nothing is waited for."""
+        for _, future in self._asked.values():
+            if not future.done():
+                future.set_result(None)
+        self._asked.clear()
+
+
+class Gateway:
+    """Asks the parties that are connected, and waits for them until a deadline.
+
+    Guarantee: a party that does not answer in time is absent from the batch, and is asked again after its late answer
+        or its next connection. A party's answer is used for the request that it answers, and for no other.
+
+    Args:
+        server: the server's half.
+        charter: of the federation; it has the address to listen at, and the parties' certificates.
+        seat: the settings of this host.
+        deadline: seconds that the parties have for an answer.
+
+    Raises:
+        ConfigurationError: for parties that the charter does not name, and another host's key.
+    """
+
+    def __init__(self, server: ServedServer, charter: Charter, seat: SeatFile, deadline: float = 1.0) -> None:
+        names = [party.name for party in charter.parties]
+        if unknown := [name for name in server.parties if name not in names]:
+            raise ConfigurationError(
+                f"the model has party '{unknown[0]}', which {charter.federation} does not have; "
+                f"{nearest(unknown[0], names)}"
+            )
+        self.server = server
+        self.metrics = Metrics(server.parties)
+        self._charter = charter
+        self._identity = load(seat.key, charter.server.certificate)
+        self._deadline = deadline
+        self._parties: dict[str, _Party] = {}
+        self._number = 0
+        self._grpc: Any = None
+        self.port = 0
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Party -> ``connected``, ``late`` or ``absent``."""
+        found = {}
+        for name in self.server.parties:
+            party = self._parties.get(name)
+            found[name] = "absent" if party is None else "late" if party.late else "connected"
+        return found
+
+    @property
+    def ids(self) -> str | None:
+        """``whole numbers`` or ``text``, the kind of the parties' ids; None: no party is connected."""
+        return next((party.hello.ids for party in self._parties.values()), None)
+
+    @property
+    def ready(self) -> bool:
+        """Whether predictions are possible with the parties that are connected."""
+        states = [*self.states.values()]
+        return all(one == "connected" for one in states) if self.server.needs_all else "connected" in states
+
+    async def start(self) -> None:
+        """Listen for the parties.
+
+        Raises:
+            ConfigurationError: for an address that is taken.
+        """
+        address = self._charter.server.address
+        refuse_taken(address)
+        raise_descriptors()
+        self._grpc = grpc.aio.server(
+            options=[
+                *options(self._charter.patience.silence, self._charter.limits.frame_bytes),
+                ("grpc.so_reuseport", 0),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE),
+                ("grpc.max_concurrent_streams", 4),
+            ]
+        )
+        methods = {METHOD: grpc.stream_stream_rpc_method_handler(self._serve)}
+        self._grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
+        try:
+            self.port = self._grpc.add_secure_port(address, server_credentials(self._identity, self._charter))
+        except RuntimeError as error:
+            raise ConfigurationError(f"the gateway cannot listen at {address}; use an address that is free") from error
+        await self._grpc.start()
+
+    async def stop(self) -> None:
+        """Stop listening, after the answers that are on their way."""
+        await self._grpc.stop(_GRACE)
+
+    async def predict(self, ids: "NDArray[Any]") -> Joined:
+        """The predictions of the records with these ids, from the parties that answer before the deadline."""
+        self._number += 1
+        number = self._number
+        there = {name: party for name, party in self._parties.items() if not party.late}
+        possible = len(there) == len(self.server.parties) or not self.server.needs_all
+        asked = there if possible else {}
+        content = written(Ask(number, ids))
+        futures = {name: party.ask(number, content) for name, party in asked.items()}
+        if futures:
+            await asyncio.wait(futures.values(), timeout=self._deadline)
+        answers = {}
+        for name, future in futures.items():
+            answer = future.result() if future.done() else None
+            if not future.done():
+                asked[name].give_up(number)
+                log("party is late", party=name)
+            if answer is None:
+                continue
+            if self.server.fits(name, answer, len(ids)):
+                answers[name] = answer
+            else:
+                log("answer refused", party=name, reason="it has another shape or type, or numbers that are not finite")
+        present = answers if possible else there
+        absent = tuple(name for name in self.server.parties if name not in present)
+        self.metrics.absences.update(absent)
+        return self.server.join(answers, len(ids), absent)
+
+    # ---- connections
+
+    async def _serve(self, _: Any, call: Any) -> None:
+        """One connection of a party, until it ends."""
+        name = await self._caller(call)
+        party = _Party(name, await self._hello(name, call))
+        await call.send_initial_metadata(())
+        before = self._parties.get(name)
+        self._parties[name] = party
+        if before is not None:  # the party was started again before its old connection has ended
+            before.end()
+        self._share_keys()  # before the next request, which is sent after them
+        log("party connected", party=name)
+        writer = asyncio.create_task(self._write(party, call))
+        try:
+            await self._read(party, call)
+        finally:
+            writer.cancel()
+            party.end()
+            if self._parties.get(name) is party:
+                del self._parties[name]
+                log("party disconnected", party=name)
+
+    async def _caller(self, call: Any) -> str:
+        """The name of the party with the certificate that the caller has shown."""
+        shown = call.auth_context().get("x509_pem_cert", ())
+        try:
+            name = self._charter.parties[self._charter.holder(shown[0] if shown else b"")].name
+        except ConfigurationError as error:
+            await call.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise  # abort has raised already
+        if name not in self.server.parties:
+            await call.abort(grpc.StatusCode.PERMISSION_DENIED, f"the model has no party '{name}'")
+        return name
+
+    async def _hello(self, name: str, call: Any) -> Hello:
+        content = await call.read()
+        refusal = "the first message is no greeting; install equal versions"
+        if content is not grpc.aio.EOF:
+            try:
+                hello = read(content, self._charter.limits.frame_bytes)
+            except MalformedFrame as error:
+                await call.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+                raise
+            if isinstance(hello, Hello):
+                refusal = self._refusal(hello)
+                if not refusal:
+                    return hello
+        log("party refused", party=name, reason=refusal)
+        await call.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        raise ConfigurationError(refusal)  # abort has raised already
+
+    def _refusal(self, hello: Hello) -> str:
+        """Why a party cannot take part; empty: it can."""
+        if hello.model != self.server.manifest.model:
+            return "the halves were exported from different checkpoints; export all halves from one checkpoint"
+        if bool(hello.public) != (self.server.protection.kind is Kind.MASKED):
+            return "the halves differ in whether embeddings are masked; export all halves again"
+        if self.ids not in (None, hello.ids):
+            return f"ids are {hello.ids} here and {self.ids} at another party; write them in the same form"
+        return ""
+
+    def _share_keys(self) -> None:
+        """Give everybody the keys of all parties, if all are there and embeddings are masked."""
+        if self.server.protection.kind is not Kind.MASKED or len(self._parties) < len(self.server.parties):
+            return
+        publics = {name: (party.hello.public, party.hello.signature) for name, party in self._parties.items()}
+        content = written(Keys(publics))
+        for party in self._parties.values():
+            party.outgoing.put_nowait(content)
+
+    async def _write(self, party: _Party, call: Any) -> None:
+        while True:
+            await call.write(await party.outgoing.get())
+
+    async def _read(self, party: _Party, call: Any) -> None:
+        while True:
+            content = await call.read()
+            if content is grpc.aio.EOF:
+                return
+            try:
+                message = read(content, self._charter.limits.frame_bytes)
+            except MalformedFrame as error:
+                log("answer refused", party=party.name, reason=str(error))
+                await call.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            if isinstance(message, Withheld):
+                log("party withholds an answer", party=party.name, reason=message.why)
+                party.answered(message.number, None)
+            elif isinstance(message, Embeddings):
+                seconds = party.answered(message.number, message)
+                if seconds is not None:
+                    self.metrics.parties[party.name].add(seconds)

@@ -1,0 +1,156 @@
+"""The gateway's pages: predictions, health and metrics over HTTP."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Annotated, Any
+
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, StrictInt, StrictStr
+
+from lightning_vfl.serving.batches import Batches, Full
+from lightning_vfl.serving.endpoint import said_of
+from lightning_vfl.serving.gateway import Gateway
+from lightning_vfl.serving.log import log
+
+MOST = 10_000  # ids of a request
+
+_Ids = Annotated[list[StrictInt], Field(min_length=1, max_length=MOST)]
+_Texts = Annotated[list[StrictStr], Field(min_length=1, max_length=MOST)]
+
+
+class Asked(BaseModel):
+    """The records to predict."""
+
+    ids: _Ids | _Texts = Field(examples=[[7, 12, 31]])
+
+
+class Prediction(BaseModel):
+    """The prediction of a record; fields are null where there is none."""
+
+    id: int | str
+    probability: float | dict[str, float | None] | None = Field(
+        None, description="of the second of two classes, or of each class or label by name"
+    )
+    decision: int | str | dict[str, int | None] | None = Field(None, description="the likeliest class")
+    value: float | dict[str, float | None] | None = Field(None, description="for real-valued labels")
+    parties: list[str] | None = Field(None, description="that took part, if parties may lack records")
+
+
+class Answer(BaseModel):
+    """Predictions, in the order of the ids."""
+
+    model: str = Field(description="the sha256 of the checkpoint, of which all halves were exported")
+    predictions: list[Prediction]
+    absent: list[str] = Field(description="the parties that did not answer in time")
+    unknown: list[int | str] = Field(description="the ids that the parties lack")
+
+
+class HTTPServer(uvicorn.Server):
+    """A server that leaves the signals to its process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    @classmethod
+    def of(cls, app: FastAPI) -> "HTTPServer":
+        """The server of an application; it writes no log of its own."""
+        return cls(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+
+    async def answer(self, place: socket.socket) -> None:
+        """Answer at a socket until ``end`` is called."""
+        await self.serve([place])
+
+    def end(self) -> None:
+        """Accept no further requests, and answer those that have begun."""
+        self.should_exit = True
+
+
+def pages(gateway: Gateway, batches: Batches) -> FastAPI:
+    """The application.
+
+    Args:
+        gateway: knows the parties.
+        batches: predicts.
+    """
+    app = FastAPI(title="lightning-vfl gateway", version=gateway.server.manifest.model[:12])
+    server = gateway.server
+    model = server.manifest.model
+
+    @app.middleware("http")
+    async def counted(request: Request, following: Any) -> Response:
+        began = monotonic()
+        response: Response = await following(request)
+        if request.url.path == "/predict":
+            seconds = monotonic() - began
+            gateway.metrics.requests.add(seconds)
+            gateway.metrics.answers[response.status_code] += 1
+            log("request", status=response.status_code, milliseconds=round(1000 * seconds, 3))
+        return response
+
+    @app.exception_handler(RequestValidationError)
+    async def refused(_: Request, error: RequestValidationError) -> Response:
+        return _failed(422, f'the body must be {{"ids": [...]}} with 1 to {MOST} whole numbers or texts')
+
+    @app.post("/predict", response_model=Answer)
+    async def predict(asked: Asked) -> Response:
+        numbers = isinstance(asked.ids[0], int)
+        if gateway.ids is not None and numbers != (gateway.ids == "whole numbers"):
+            return _failed(422, f"the ids of the parties are {gateway.ids}; write the ids of the request in this form")
+        try:
+            ids = np.array(asked.ids, np.int64 if numbers else np.str_)
+        except OverflowError:
+            return _failed(422, "whole numbers in ids must fit 64 bits")
+        try:
+            joined, part = await batches.predict(ids)
+        except Full:
+            return _failed(503, "too many records wait; ask again later")
+        gateway.metrics.records += len(ids)
+        unknown = joined.unknown[part].tolist()
+        content = {
+            "model": model,
+            "predictions": server.rows(asked.ids, joined, part),
+            "absent": list(joined.absent),
+            "unknown": [one for one, lacking in zip(asked.ids, unknown, strict=True) if lacking],
+        }
+        return _json(200, content)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return _json(
+            200,
+            {
+                "model": model,
+                "aggregator": server.half.aggregator,
+                "protection": said_of(server.protection.kind),
+                "without_a_party": str(server.half.missing),
+                "parties": gateway.states,
+            },
+        )
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        return _json(200 if gateway.ready else 503, {"ready": gateway.ready, "parties": gateway.states})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        connected = {name: state != "absent" for name, state in gateway.states.items()}
+        text = gateway.metrics.text(connected, batches.waiting)
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    return app
+
+
+def _json(status: int, content: dict[str, Any]) -> Response:
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(text, status, media_type="application/json")
+
+
+def _failed(status: int, line: str) -> Response:
+    return _json(status, {"error": line})

@@ -1,0 +1,71 @@
+"""Counters and histograms in the text format of Prometheus."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
+
+
+class Histogram:
+    """How many durations are at most so long.
+
+    Units: seconds.
+    """
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_BOUNDS) + 1)
+        self._sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a duration."""
+        self._counts[bisect_left(_BOUNDS, seconds)] += 1
+        self._sum += seconds
+
+    def lines(self, name: str, labels: str) -> Iterable[str]:
+        """The lines of the text format; ``labels``: ``party="bank"``, or empty."""
+        comma = "," if labels else ""
+        total = 0
+        for bound, count in zip((*map(str, _BOUNDS), "+Inf"), self._counts, strict=True):
+            total += count
+            yield f'{name}_bucket{{{labels}{comma}le="{bound}"}} {total}'
+        around = f"{{{labels}}}" if labels else ""
+        yield f"{name}_sum{around} {self._sum:.6f}"
+        yield f"{name}_count{around} {total}"
+
+
+class Metrics:
+    """What a gateway counts.
+
+    Args:
+        parties: the names of the parties.
+    """
+
+    def __init__(self, parties: Iterable[str]) -> None:
+        self.parties = {name: Histogram() for name in parties}
+        self.requests = Histogram()
+        self.absences: Counter[str] = Counter()
+        self.answers: Counter[int] = Counter()
+        self.records = 0
+
+    def text(self, connected: Mapping[str, bool], waiting: int) -> str:
+        """All metrics.
+
+        Args:
+            connected: party -> whether it is there.
+            waiting: records that wait to be asked for.
+        """
+        prefix = "lightning_vfl"
+        lines = [f"# TYPE {prefix}_request_seconds histogram", *self.requests.lines(f"{prefix}_request_seconds", "")]
+        lines.append(f"# TYPE {prefix}_party_seconds histogram")
+        for name, histogram in self.parties.items():
+            lines += histogram.lines(f"{prefix}_party_seconds", f'party="{name}"')
+        lines.append(f"# TYPE {prefix}_party_absences_total counter")
+        lines += [f'{prefix}_party_absences_total{{party="{name}"}} {self.absences[name]}' for name in self.parties]
+        lines.append(f"# TYPE {prefix}_party_connected gauge")
+        lines += [f'{prefix}_party_connected{{party="{name}"}} {int(there)}' for name, there in connected.items()]
+        lines.append(f"# TYPE {prefix}_responses_total counter")
+        lines += [f'{prefix}_responses_total{{status="{status}"}} {n}' for status, n in sorted(self.answers.items())]
+        lines += [f"# TYPE {prefix}_records_total counter", f"{prefix}_records_total {self.records}"]
+        lines += [f"# TYPE {prefix}_records_waiting gauge", f"{prefix}_records_waiting {waiting}"]
+        return "\n".join(lines) + "\n"

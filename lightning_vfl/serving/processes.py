@@ -1,0 +1,81 @@
+"""The life of the two processes: start, signals, and an orderly end."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.serving.batches import Batches
+from lightning_vfl.serving.endpoint import Endpoint, said_of
+from lightning_vfl.serving.gateway import Gateway
+from lightning_vfl.serving.log import log
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def run_endpoint(endpoint: Endpoint) -> None:
+    """Answer the gateway until a signal comes.
+
+    Raises:
+        ConfigurationError: if the gateway refuses this party.
+    """
+    with _at_signals(endpoint.stop):
+        await endpoint.run()
+    log("stopped")
+
+
+async def run_gateway(gateway: Gateway, listen: str, gather: float, size: int) -> None:
+    """Answer requests until a signal comes; those that have begun are answered first.
+
+    Args:
+        gateway: asks the parties.
+        listen: ``host:port`` for HTTP.
+        gather: seconds in which requests are joined to a batch.
+        size: records of a batch.
+
+    Raises:
+        ConfigurationError: for an address that is taken.
+    """
+    from lightning_vfl.serving.http import HTTPServer, pages  # fastapi and uvicorn, which an endpoint does not need
+
+    with _listening(listen) as place:
+        await gateway.start()
+        app = pages(gateway, Batches(gateway.predict, gather, size))
+        server = HTTPServer.of(app)
+        log("gateway", http=listen, protection=said_of(gateway.server.protection.kind))
+        with _at_signals(server.end):
+            await server.answer(place)
+        await gateway.stop()
+    log("stopped")
+
+
+@contextlib.contextmanager
+def _listening(listen: str) -> Iterator[socket.socket]:
+    """A socket at an address ``host:port``."""
+    host, _, port = listen.rpartition(":")
+    try:
+        if not host:
+            raise ValueError
+        place = socket.create_server((host.strip("[]"), int(port)))
+    except ValueError:
+        raise ConfigurationError(f"--http must be host:port, such as 127.0.0.1:8080; got {listen}") from None
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(f"--http {listen} cannot be used ({reason}); use an address that is free") from None
+    with place:
+        yield place
+
+
+@contextlib.contextmanager
+def _at_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` at a signal to end."""
+    loop = asyncio.get_running_loop()
+    for one in _SIGNALS:
+        loop.add_signal_handler(one, stop)
+    try:
+        yield
+    finally:
+        for one in _SIGNALS:
+            loop.remove_signal_handler(one)

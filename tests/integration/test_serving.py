@@ -1,0 +1,99 @@
+"""Law: predictions in production are those of ``predict``, to 1e-5, from a model that was trained and exported."""
+
+import asyncio
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lightning_vfl.absence import PredictWithout
+from lightning_vfl.absence.stand_ins import Exclude
+from lightning_vfl.aggregators import LocalGaussian, MaskedSum, Mean
+from lightning_vfl.callbacks import PredictionWriter
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.write import export_model
+from lightning_vfl.federation.charter import SeatFile
+from lightning_vfl.federation.local import found
+from lightning_vfl.serving.endpoint import Endpoint
+from lightning_vfl.serving.gateway import Gateway
+from lightning_vfl.serving.party_half import Records, ServedParty
+from lightning_vfl.serving.server_half import ServedServer
+from tests.exported import built, one_registry, predictions
+from tests.integration.test_new_records import IDS, NEW, tables, write_tables
+from tests.served import running
+from tests.subjects import trainer
+
+pytestmark = pytest.mark.slow  # torch.export and ONNX take 5 s in every process that imports them
+PARTIES = ("bank", "shop")
+CLOSE = 1e-5
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_exports():
+    with one_registry():
+        yield
+
+
+class Exported:
+    """The exported halves of a bank and a shop, with the tables of new records."""
+
+    def __init__(self, folder, aggregator, protected=False):
+        self.folder = folder
+        write_tables(folder, IDS)
+        write_tables(folder / "new", NEW, seed=1, cities=("Paris", "Berlin", "Oslo"), label=False)
+        torch.manual_seed(0)
+        self.module = built(aggregator, data=tables(folder))[0]
+        self.module.protected_evaluation = protected
+        export_model(self.module, folder / "halves")
+        self.charter = found("production", PARTIES, folder)
+
+    def seat(self, name):
+        return SeatFile(self.folder / "keys" / f"{name}.key")
+
+    def endpoint(self, name):
+        records = Records(self.folder / "new" / f"{name}.csv")
+        return Endpoint(ServedParty(self.folder / "halves" / name, records), self.charter, self.seat(name))
+
+    def gateway(self, deadline):
+        return Gateway(ServedServer(self.folder / "halves" / "server"), self.charter, self.seat("server"), deadline)
+
+
+def served(exported, ids, parties=PARTIES):
+    async def ask():
+        async with running(exported, parties) as (gateway, _):
+            joined = await gateway.predict(np.array(ids))
+            return pd.DataFrame(gateway.server.rows(ids, joined, slice(0, len(ids))))
+
+    return asyncio.run(ask())
+
+
+def assert_same(entries, expected):
+    """The same decisions, and the same probabilities; of several classes each."""
+    names = [name for name in expected if name.startswith("probability_")]
+    probabilities = [list(one.values()) if isinstance(one, dict) else [one] for one in entries["probability"]]
+    assert entries["decision"].tolist() == expected["decision"].tolist()
+    np.testing.assert_allclose(probabilities, expected[names], atol=CLOSE)
+
+
+@pytest.mark.parametrize("aggregator", [Mean(), MaskedSum()], ids=["clear", "masked"])
+def test_production_predicts_what_predict_writes(aggregator, tmp_path):
+    exported = Exported(tmp_path, aggregator)
+    expected = predictions(exported.module, tables(tmp_path / "new"), tmp_path)
+    assert len(expected) == len(NEW)
+    assert_same(served(exported, expected["record"].tolist()), expected)
+
+
+def test_production_without_a_party_predicts_what_predict_without_it_writes(tmp_path):
+    exported = Exported(tmp_path, Mean())
+    data = tables(tmp_path / "new")
+    callbacks = [PredictWithout(lambda: (1,), Exclude()), PredictionWriter(str(tmp_path / "p.csv"))]
+    trainer(tmp_path, callbacks=callbacks).predict(exported.module, datamodule=data)
+    expected = pd.read_csv(tmp_path / "p.csv")
+    assert_same(served(exported, expected["record"].tolist(), PARTIES[:1]), expected)
+
+
+def test_a_model_with_noise_is_refused_in_one_line(tmp_path):
+    exported = Exported(tmp_path, LocalGaussian(draws="seeded"), protected=True)
+    with pytest.raises(ConfigurationError, match="LocalGaussian protects embeddings in a way that production does not"):
+        exported.endpoint("bank")

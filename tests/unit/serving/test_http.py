@@ -1,0 +1,108 @@
+"""What the gateway answers over HTTP, and the commands as processes."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lightning_vfl.export.manifest import Missing
+from lightning_vfl.serving.batches import Batches
+from lightning_vfl.serving.http import HTTPServer, pages
+from tests.served import CLEAR, MASKED, PARTIES, Subject, running
+
+
+@asynccontextmanager
+async def answering(subject, parties=PARTIES, most=50_000):
+    """A function that asks a gateway over HTTP: the status, and the content."""
+    async with running(subject, parties) as (gateway, _):
+        with socket.create_server(("127.0.0.1", 0)) as place:
+            server = HTTPServer.of(pages(gateway, Batches(gateway.predict, most=most)))
+            task = asyncio.create_task(server.answer(place))
+            address = f"http://127.0.0.1:{place.getsockname()[1]}"
+            yield lambda path, body=None: asyncio.to_thread(get, address + path, body)
+            server.end()
+            await task
+
+
+def get(url, body=None):
+    request = urllib.request.Request(url, None if body is None else body.encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def asked(subject, *requests, **settings):
+    async def ask():
+        async with answering(subject, **settings) as get_page:
+            return [await get_page(*request) for request in requests]
+
+    return asyncio.run(ask())
+
+
+def test_an_answer_names_the_model_the_absent_and_the_unknown(tmp_path):
+    subject = Subject(tmp_path)
+    ((status, text),) = asked(subject, ("/predict", '{"ids": [7, 77, 3]}'), parties=PARTIES[:2])
+    assert status == 200
+    content = json.loads(text)
+    expected = subject.expected([7, 3], PARTIES[:2])
+    assert content["model"] == "f" * 64
+    assert (content["absent"], content["unknown"]) == (["telco"], [77])
+    first, unknown, last = content["predictions"]
+    assert unknown == {"id": 77, "probability": None, "decision": None}
+    for entry, one, probability in zip((first, last), (7, 3), expected, strict=True):
+        assert (entry["id"], entry["decision"]) == (one, "yes" if probability >= 0.5 else "no")
+        assert entry["probability"] == pytest.approx(probability, abs=1e-5)
+
+
+def test_wrong_requests_are_refused_in_one_line(tmp_path):
+    bodies = ['{"ids": []}', '{"ids": [1, "a"]}', '{"id": [1]}', "no", '{"ids": ["a"]}', '{"ids": [1.5]}']
+    bodies += ['{"ids": [99999999999999999999]}', json.dumps({"ids": [0] * 10_001})]
+    for status, text in asked(Subject(tmp_path), *(("/predict", body) for body in bodies)):
+        assert status == 422
+        assert "\n" not in json.loads(text)["error"]
+
+
+def test_too_many_waiting_records_are_refused(tmp_path):
+    ((status, text),) = asked(Subject(tmp_path), ("/predict", '{"ids": [1, 2, 3]}'), most=2)
+    assert (status, json.loads(text)) == (503, {"error": "too many records wait; ask again later"})
+
+
+@pytest.mark.parametrize(("protection", "said"), [(CLEAR, "in the clear"), (MASKED, "are masked")])
+def test_health_says_what_is_in_the_clear_and_ready_who_is_there(protection, said, tmp_path):
+    subject = Subject(tmp_path, protection, Missing.SKIP)
+    health, ready, page = asked(subject, ("/health",), ("/ready",), ("/openapi.json",), parties=PARTIES[1:])
+    assert health[0] == 200
+    assert said in json.loads(health[1])["protection"]
+    assert ready[0] == 503
+    assert json.loads(ready[1])["parties"] == {"bank": "absent", "shop": "connected", "telco": "connected"}
+    assert "/predict" in json.loads(page[1])["paths"]
+
+
+def test_metrics_count_requests_absences_and_times(tmp_path):
+    requests = ("/predict", '{"ids": [7]}'), ("/predict", '{"ids": [7, 8]}'), ("/metrics",)
+    *_, (status, text) = asked(Subject(tmp_path), *requests, parties=PARTIES[:2])
+    lines = text.splitlines()
+    assert status == 200
+    assert 'lightning_vfl_party_absences_total{party="telco"} 2' in lines
+    assert 'lightning_vfl_party_seconds_count{party="bank"} 2' in lines
+    assert 'lightning_vfl_party_connected{party="telco"} 0' in lines
+    assert 'lightning_vfl_responses_total{status="200"} 2' in lines
+    assert "lightning_vfl_records_total 3" in lines
+
+
+@pytest.mark.processes
+def test_no_training_code_is_imported():
+    code = "import sys, lightning_vfl.serving.processes, lightning_vfl.serving.http, lightning_vfl.commands.gateway\n"
+    code += "import lightning_vfl.serving.server_half, lightning_vfl.commands.endpoint\n"
+    code += "print(*{'torch', 'lightning', 'sklearn', 'lightning_vfl.protocols'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""
