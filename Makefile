@@ -89,6 +89,7 @@ bench: $(INSTALLED)  ## what the speed claims rest on
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.federation
+	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.align
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python -m benchmarks.secure_layer
