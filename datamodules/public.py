@@ -8,6 +8,7 @@ from .partitioners.informed import InformedPartitioner, TrainingRecords
 from .partitioners.label_partition import LabelPartition
 from .partitioners.missing_at_random import MissingAtRandom
 from .partitioners.missing_party import MissingAtTest
+from .partitioners.only_parties import OnlyParties
 from .partitioners.overlap import LimitedOverlap
 from .partitioners.partition import ContiguousColumns, Grid, NamedColumns, Partitioner, RandomColumns, RowStrips, Views
 from .partitioners.shared_columns import OverlappingColumns
@@ -80,6 +81,7 @@ __all__ = [
     "MultiView",
     "NamedColumns",
     "Normaliser",
+    "OnlyParties",
     "OverlappingColumns",
     "Parkinson",
     "ParquetTables",

@@ -194,6 +194,22 @@ def embed(module: VFLModule, batches: Iterable[VerticalBatch]) -> Embedded:
     return Embedded(tuple(torch.cat(own) for own in zip(*h, strict=True)), torch.cat(labels), joined)
 
 
+def predicted_without(
+    module: VFLModule, records: Embedded, absent: Subset, stand_in: AbsentStandIn, moments: Moments | None
+) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    """The predictions of all records without some of the parties, part by part.
+
+    Yields:
+        The positions of the part, (B,) bool, the records that get a prediction, and the predictions of these; None if
+        there are none.
+    """
+    for start in range(0, len(records.labels), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        held = None if records.present is None else records.present[part]
+        answered, output = output_without(module, [x[part] for x in records.h], held, absent, stand_in, moments)
+        yield part, answered, None if output is None else module.objective.predict(output).float()
+
+
 def _of_subset(
     module: VFLModule, records: Embedded, absent: Subset, stand_in: AbsentStandIn, moments: Moments | None
 ) -> list[dict[str, Any]]:
@@ -201,13 +217,10 @@ def _of_subset(
     metrics = module.test.metrics.clone()
     metrics.reset()
     scored = 0
-    for start in range(0, len(records.labels), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        held = None if records.present is None else records.present[part]
-        answered, output = output_without(module, [x[part] for x in records.h], held, absent, stand_in, moments)
-        if output is None:
+    for part, answered, predicted in predicted_without(module, records, absent, stand_in, moments):
+        if predicted is None:
             continue
-        metrics.update(module.objective.predict(output).float(), records.labels[part][answered])
+        metrics.update(predicted, records.labels[part][answered])
         scored += int(answered.sum())
     values = metrics.compute() if scored else dict.fromkeys(metrics.keys(), torch.tensor(float("nan")))
     row = {"what": "subset", "absent": " ".join(map(str, absent)), "number": len(absent), "p": float("nan")}

@@ -58,10 +58,9 @@ def draw(table: "pd.DataFrame", path: Path) -> Path:
     from matplotlib import rc_context  # imported late: 0.4 s
     from matplotlib.figure import Figure
 
-    style: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "lightning_vfl"}
     first = table[table["metric"] == table["metric"].iloc[0]]
     subsets, numbers = first[first["what"] == "subset"], first[first["what"] == "number"]
-    with rc_context(style):
+    with rc_context(figure_style()):
         figure = Figure(figsize=(4, 2.8), layout="constrained")
         axes = figure.subplots()
         axes.plot(subsets["number"], subsets["value"], "o", color="#56B4E9", markersize=4, label="one subset")
@@ -74,6 +73,11 @@ def draw(table: "pd.DataFrame", path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None})
     return path
+
+
+def figure_style() -> Any:
+    """Settings of matplotlib for the figures of this package."""
+    return {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "lightning_vfl"}
 
 
 def _cell(row: "pd.Series[float]") -> str:

@@ -27,6 +27,9 @@ COMMANDS = {
         "testing.TestCommand", "Evaluate a trained model on the test records, also without some parties.", "test"
     ),
     "predict": Entry("predicting.PredictCommand", "Write the predictions of a trained model to a file.", "predict"),
+    "contribution": Entry(
+        "contribution.ContributionCommand", "Compute what each party adds to the metrics: Shapley values.", "test"
+    ),
     "export": Entry("export.ExportCommand", "Write each party's half of a trained model as programs."),
     "score": Entry("score.ScoreCommand", "Predict new records with exported halves, without training code."),
     "endpoint": Entry("endpoint.EndpointCommand", "Answer requests for predictions as one party, from its half."),

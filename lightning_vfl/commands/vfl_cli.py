@@ -189,7 +189,7 @@ class VFLCLI(LightningCLI):
         ``VFLModule.on_load_checkpoint``.
         """
         given, name = self.given.get("ckpt_path"), self.command.name
-        fitted = self.given.get("do", name) in ("validate", "test", "predict")
+        fitted = self.given.get("do", COMMANDS[name].method) in ("validate", "test", "predict")
         found_by_trainer = ("hpc", "registry", *(("best", "last") if name == "fit" and self._has_own_folder() else ()))
         if given is None or str(given).partition(":")[0] in found_by_trainer:
             return

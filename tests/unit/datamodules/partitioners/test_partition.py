@@ -23,6 +23,7 @@ from lightning_vfl.datamodules import (
     MissingAtRandom,
     MissingAtTest,
     NamedColumns,
+    OnlyParties,
     OverlappingColumns,
     Part,
     Partitioner,
@@ -156,7 +157,7 @@ CASES = {
     ColumnsByCorrelation: correlation,
 }
 SHARING = {OverlappingColumns}  # columns go to several parties: test_shared_columns.py
-LACKING = {MissingAtRandom}  # columns are those of another partitioner: test_missing_at_random.py
+LACKING = {MissingAtRandom, OnlyParties}  # columns are those of another partitioner: tests of their own
 
 
 def built_on(base: type[Partitioner]) -> Iterator[type[Partitioner]]:
