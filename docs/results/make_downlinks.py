@@ -14,7 +14,7 @@ from typing import Any
 from kept_rows import add, read, write_between
 
 from lightning_vfl.audit.attacks.labels_by_direction import LabelsByDirection
-from lightning_vfl.audit.attacks.labels_by_norm import LabelsByNorm
+from lightning_vfl.audit.attacks.labels_over_epochs import LabelsOverEpochs
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
@@ -48,7 +48,8 @@ DOWNLINKS: dict[str, list[str]] = {
     "LaplaceLabels, ε 3": ["LaplaceLabels", "epsilon=3.0"],
     "LaplaceLabels, ε 1": ["LaplaceLabels", "epsilon=1.0"],
 }
-COLUMNS = ["data", "downlink", "accuracy", "auroc", "epsilon", "direction", "low", "high", "norm", "without", "seconds"]
+COLUMNS = ["data", "downlink", "accuracy", "auroc", "epsilon", "direction", "low", "high"]
+COLUMNS += ["epochs", "epochs_low", "epochs_high", "unaided", "without", "seconds"]
 
 
 def train(data: str, downlink: list[str], folder: Path) -> dict[str, Any]:
@@ -59,14 +60,14 @@ def train(data: str, downlink: list[str], folder: Path) -> dict[str, Any]:
     )
     cli = VFLCLI(["fit", *DATA[data], *COMMON, *given, f"--trainer.default_root_dir={folder}"]).build()
     two = data != "MNIST"
-    attacks = [LabelsByDirection(known=KNOWN[data]), *([LabelsByNorm()] if two else [])]
+    known = KNOWN[data]
+    attacks = [LabelsByDirection(known), LabelsOverEpochs(known), *([LabelsOverEpochs(0)] if two else [])]
     audit = Audit("party:1", attacks)
     cli.trainer.callbacks.append(audit)  # type: ignore[attr-defined]  # set in Trainer.__init__
     cli.take_folder()
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     (scores,) = cli.trainer.test(cli.model, datamodule=cli.datamodule, verbose=False)
-    found = {one.attack.partition("(")[0]: one for one in audit.findings}
-    direction, norm = found["LabelsByDirection"], found.get("LabelsByNorm")
+    direction, epochs, *unaided = audit.findings
     return {
         "accuracy": scores["test/accuracy"],
         "auroc": scores.get("test/auroc", ""),
@@ -74,7 +75,10 @@ def train(data: str, downlink: list[str], folder: Path) -> dict[str, Any]:
         "direction": direction.success,
         "low": direction.low,
         "high": direction.high,
-        "norm": "" if norm is None else norm.success,
+        "epochs": epochs.success,
+        "epochs_low": epochs.low,
+        "epochs_high": epochs.high,
+        "unaided": unaided[0].success if unaided else "",
         "without": direction.without,
         "seconds": round(time.monotonic() - began),
     }
@@ -87,14 +91,15 @@ def number(text: str, digits: int = 3) -> str:
 
 def table(rows: list[dict[str, str]]) -> str:
     """The rows of one data set."""
-    head = "| downlink | test accuracy | test AUROC | ε of a label | labels by direction | labels by norm |"
-    lines = [head, "| --- | --- | --- | --- | --- | --- |"]
+    head = "| downlink | test accuracy | test AUROC | ε of a label | first epoch | all epochs | no label known |"
+    lines = [head, "| --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         epsilon = number(row["epsilon"], 1) or (row["downlink"].partition("ε ")[2])
-        attack = f"{number(row['direction'])} ({number(row['low'])} to {number(row['high'])})"
-        cells = [row["downlink"], number(row["accuracy"]), number(row["auroc"]), epsilon, attack, number(row["norm"])]
+        attack = f"{number(row['epochs'])} ({number(row['epochs_low'])} to {number(row['epochs_high'])})"
+        cells = [row["downlink"], number(row["accuracy"]), number(row["auroc"]), epsilon]
+        cells += [number(row["direction"]), attack, number(row["unaided"])]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, f"| *own columns alone* | | | | *{number(rows[0]['without'])}* | |"])
+    return "\n".join([*lines, f"| *own columns alone* | | | | *{number(rows[0]['without'])}* | | |"])
 
 
 def draw(data: str, rows: list[dict[str, str]]) -> str:
@@ -109,14 +114,14 @@ def draw(data: str, rows: list[dict[str, str]]) -> str:
     kinds = list(dict.fromkeys(row["downlink"].partition(",")[0] for row in rows))
     for kind, mark in zip(kinds, "osD^vP", strict=False):
         own = [row for row in rows if row["downlink"].partition(",")[0] == kind]
-        x, y = [float(row["direction"]) for row in own], [100 * float(row["accuracy"]) for row in own]
+        x, y = [float(row["epochs"]) for row in own], [100 * float(row["accuracy"]) for row in own]
         axes.plot(x, y, mark, linestyle=":", label=kind)
     axes.axvline(float(rows[0]["without"]), color="gray", linewidth=1)
     axes.text(
         float(rows[0]["without"]), axes.get_ylim()[0], " own columns alone", rotation=90, va="bottom", color="gray"
     )
     success = "AUC" if data != "MNIST" else "accuracy"
-    axes.set(xlabel=f"success of labels by direction ({success})", ylabel="test accuracy, %", title=data)
+    axes.set(xlabel=f"success over all epochs ({success})", ylabel="test accuracy, %", title=data)
     axes.legend(fontsize=8)
     name = f"downlinks_{data.lower()}.svg"
     figure.savefig(HERE / name, metadata={"Date": None})

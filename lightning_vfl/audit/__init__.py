@@ -14,6 +14,7 @@ from lightning_vfl.audit.attacks.group_inversion import GroupInversion
 from lightning_vfl.audit.attacks.known_plaintext import KnownPlaintext
 from lightning_vfl.audit.attacks.labels_by_direction import LabelsByDirection
 from lightning_vfl.audit.attacks.labels_by_norm import LabelsByNorm
+from lightning_vfl.audit.attacks.labels_over_epochs import LabelsOverEpochs
 from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.single_upload import SingleUpload
@@ -39,6 +40,7 @@ __all__ = [
     "KnownPlaintext",
     "LabelsByDirection",
     "LabelsByNorm",
+    "LabelsOverEpochs",
     "MembershipByLoss",
     "ModelCompletion",
     "Needs",

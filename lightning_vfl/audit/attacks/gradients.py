@@ -7,6 +7,12 @@ from lightning_vfl.audit.attack import NothingSeen, Seen
 from lightning_vfl.audit.transcript import by_record, side_by_side
 
 
+def epochs_of(seen: Seen) -> list[int]:
+    """The epochs in which the attacker is sent gradients of records."""
+    sent = seen.transcript.find(GRADIENTS, "down")
+    return sorted({entry.epoch for entry in sent if entry.receiver in seen.attacker.parties and len(entry.ids)})
+
+
 def sent_gradients(seen: Seen, epoch: int) -> tuple[Tensor, Tensor]:
     """Records (n,) and rows (n, W): the gradients of an epoch, those of several parties side by side.
 

@@ -21,7 +21,8 @@ def usual_attacks(case: "Case") -> list[Attack]:
     if attacker.parties and truth.classes > 1:
         if truth.classes == 2:
             attacks.append(audit.LabelsByNorm())
-        attacks.append(audit.LabelsByDirection(1 if truth.classes == 2 else 4))
+        known = 1 if truth.classes == 2 else 4
+        attacks += [audit.LabelsByDirection(known), audit.LabelsOverEpochs(known)]
         smallest_class = int(truth.labels().bincount().min())
         attacks.append(audit.ModelCompletion(min(40, smallest_class // 2)))
     if attacker.server or isinstance(module, CascadeVFL):  # an active party joins embeddings

@@ -1,31 +1,40 @@
 """Attacks on small trainings whose success is known, against what they may and may not get."""
 
 import copy
+import math
 from functools import partial
 
 import pytest
 import torch
 from lightning.pytorch import Callback
+from sklearn.metrics import roc_auc_score
 
 from lightning_vfl import CascadeVFL, DecoupledVFL, SplitVFL, audit
 from lightning_vfl.aggregators import Concat, LagrangeCoded, LocalGaussian, MaskedSum, PoissonBinomial, Sum
 from lightning_vfl.audit import (
     Attack,
+    Attacker,
     BatchLabelCounts,
     CanariesInTraining,
     Collusion,
+    Entry,
     EpsilonLowerBound,
     FeatureReconstruction,
     GroupInversion,
+    Known,
     KnownPlaintext,
     LabelsByDirection,
     LabelsByNorm,
+    LabelsOverEpochs,
     MembershipByLoss,
     ModelCompletion,
+    Seen,
     SingleUpload,
+    Transcript,
 )
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import ContiguousColumns, Groups
+from lightning_vfl.downlinks import RandomizedResponse
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP, Linear, PolynomialNetwork
 from lightning_vfl.privacy import Sigma, rounded_up
@@ -57,7 +66,7 @@ def split(aggregator, bottom=MLP, **settings):
 def test_every_attack_is_published_and_says_what_it_guesses():
     found = {kind for kind in PUBLISHED if issubclass(kind, Attack) and kind is not Attack}
     assert found == {kind for kind in Attack.__subclasses__() if kind.__module__.startswith("lightning_vfl.")}
-    assert len(found) == 15
+    assert len(found) == 16
 
 
 def test_labels_leak_through_masks(tmp_path):
@@ -82,6 +91,54 @@ def test_server_sees_features_in_the_clear_and_none_in_one_masked_upload(tmp_pat
     assert masked[0].success > 0.3
     assert abs(masked[1].success) < 0.06  # of few records; docs/results/audits.md has it of thousands
     assert 0.4 < masked[3].success < 0.7
+
+
+def noisy_gradients(records=3000, epochs=12, width=8, noise=0.7):
+    """What a party is sent: gradients along a direction that turns from epoch to epoch, with noise; and the labels."""
+    random = torch.Generator().manual_seed(0)
+    labels = (torch.rand(records, generator=random) < 0.3).long()
+    direction = torch.randn(width, generator=random)
+    transcript, told = Transcript(Attacker(False, (1,))), 0
+    for epoch in range(1, epochs + 1):
+        direction = torch.nn.functional.normalize(direction + 0.3 * torch.randn(width, generator=random), dim=0)
+        rows = (0.3 - labels.float())[:, None] * direction + noise * torch.randn(records, width, generator=random)
+        transcript.entries.append(Entry("gradients", "down", None, 1, epoch, epoch, torch.arange(records), rows))
+        told = told - rows @ direction  # the score of an attacker who knows the directions
+    return transcript, labels, told
+
+
+def test_noise_that_hides_labels_in_one_epoch_does_not_hide_them_in_all():
+    transcript, labels, told = noisy_gradients()
+    seen = Seen(Attacker(False, (1,)), transcript, len(labels), 2, {}, {}, None, None, None)
+    one = labels.nonzero()[0]
+    known, nobody = Known(one, labels[one]), Known(one[:0])
+    best = roc_auc_score(labels, told)
+    once = roc_auc_score(labels, LabelsByDirection().run(seen, known).values)
+    assert abs(once - 0.5) < 0.15
+    assert best > 0.9
+    for attack, knowledge in ((LabelsOverEpochs(), known), (LabelsOverEpochs(0, sizes=True), nobody)):
+        assert roc_auc_score(labels, attack.run(seen, knowledge).values) > best - 0.02
+
+
+def test_labels_over_all_epochs_stay_within_the_bound_of_a_private_label(tmp_path):
+    module = split(Concat(), downlink=RandomizedResponse(epsilon=1.0))
+    (found,) = audited(module, Many(batch_size=32), "party:1", [LabelsOverEpochs(0)], tmp_path, epochs=10)
+    bound = math.e / (1 + math.e)  # the area below the ROC curve with the corners that ε = 1 allows
+    assert found.success > 0.6
+    assert found.low <= bound
+
+
+def test_one_epoch_without_noise_is_enough(tmp_path):
+    (found,) = audited(split(Concat()), Many(batch_size=32), "party:1", [LabelsOverEpochs()], tmp_path, epochs=1)
+    assert found.success > 0.99
+
+
+def test_more_classes_over_all_epochs(tmp_path):
+    attacks = [LabelsOverEpochs(2)]
+    (found,) = audited(split(Concat()), Blobs(batch_size=9), "party:1", attacks, tmp_path, epochs=4)
+    assert found.success > 0.9
+    with pytest.raises(ConfigurationError, match="give known"):
+        audited(split(Concat()), Blobs(batch_size=9), "party:1", [LabelsOverEpochs(0)], tmp_path / "a")
 
 
 def test_decoupled_training_sends_no_gradient(tmp_path):

@@ -1,0 +1,99 @@
+"""Labels from the gradients of all epochs: what repeats from epoch to epoch is the label, and not the noise."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for, cosines
+from lightning_vfl.audit.attacks.gradients import epochs_of, sent_gradients
+from lightning_vfl.audit.transcript import places
+from lightning_vfl.errors import ConfigurationError
+
+TINY = torch.finfo(torch.float64).tiny
+WIDEST = 4096  # numbers of a record in all epochs; of more, the last epochs are taken
+
+
+@dataclass
+class LabelsOverEpochs(Attack):
+    """A record has the same label in every epoch, and the noise in its gradients is drawn anew.
+
+    The gradients of a record in all epochs stand side by side, g = (g_1, ..., g_T), each of length 1. The attacker
+    scores records by g · v, for the direction v that is largest in the sum of g gᵀ over all records, of which the
+    blocks of one epoch are left out: noise that is independent between epochs adds to these blocks alone. With C
+    classes it takes C - 1 directions.
+
+    Two classes: the sign of the scores is that of ``known`` records of class 1; with none, that of the largest scores,
+    because a rarer class 1 has the larger gradients. More classes: the score of a class is the mean cosine with
+    ``known`` records of it.
+
+    Args:
+        known: k, records with a known label: of class 1 for two classes, of each class otherwise.
+        sizes: keep the lengths of gradients. They tell more where noise is added along one direction (``Marvell``), and
+            less where labels are changed (``RandomizedResponse``).
+
+    Raises:
+        ConfigurationError: without known records, for more than two classes.
+
+    References:
+        Li et al., "Label Leakage and Protection in Two-party Split Learning", ICLR 2022, section 3.2, for one epoch
+        and one known label.
+    """
+
+    target = Target.CLASSES
+    known: int = 1
+    sizes: bool = False
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels_per_class=self.known, positives=self.known)
+
+    def check(self, seen: Seen) -> None:
+        if seen.classes != 2 and not self.known:
+            raise ConfigurationError(
+                f"LabelsOverEpochs names {seen.classes} classes by known records of each; give known, such as 4"
+            )
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        epochs = epochs_of(seen)
+        ids, scores = self._scores(seen, epochs)
+        place = places(ids, seen.records)[known.ids]
+        there = place >= 0
+        saw = f"gradients of {len(epochs)} epochs"
+        if seen.classes == 2:
+            column = scores[:, 0]
+            signed = column[place[there]] if bool(there.any()) else column**3
+            return Guesses(ids, column * signed.sum().sign(), saw)
+        labels = asked_for(known.labels)[there]
+        alike = cosines(scores, scores[place[there]])
+        values = [alike[:, labels == c].mean(1).nan_to_num(-1.0) for c in range(seen.classes)]
+        return Guesses(ids, torch.stack(values, 1), saw)
+
+    def _scores(self, seen: Seen, epochs: list[int]) -> tuple[Tensor, Tensor]:
+        """The records (n,) with gradients, and their scores (n, r) along r = C - 1 directions.
+
+        Raises:
+            NothingSeen: if there are no gradients.
+        """
+        if not epochs:
+            sent_gradients(seen, 1)
+            raise NothingSeen("no gradient of a record is sent")
+        tables = []
+        taken = torch.zeros(seen.records, dtype=torch.bool)
+        for epoch in reversed(epochs):
+            ids, rows = sent_gradients(seen, epoch)
+            if tables and rows.shape[1] * (len(tables) + 1) > WIDEST:
+                break
+            table = rows.new_zeros(seen.records, rows.shape[1])
+            table[ids] = rows / rows.norm().clamp(min=TINY) if self.sizes else normalize(rows, dim=1)
+            tables.append(table)
+            taken[ids] = True
+        beside = torch.cat(tables, 1)
+        products = beside.T @ beside
+        if len(tables) > 1:
+            width = tables[0].shape[1]
+            for block in products.unfold(0, width, width).unfold(1, width, width).diagonal(0, 0, 1).movedim(-1, 0):
+                block.zero_()
+        _, vectors = torch.linalg.eigh(products)
+        return taken.nonzero().flatten(), (beside @ vectors[:, 1 - max(2, seen.classes) :])[taken]
