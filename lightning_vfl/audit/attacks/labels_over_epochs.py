@@ -1,5 +1,6 @@
 """Labels from the gradients of all epochs: what repeats from epoch to epoch is the label, and not the noise."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +20,12 @@ WIDEST = 4096  # numbers of a record in all epochs; of more, the last epochs are
 class LabelsOverEpochs(Attack):
     """A record has the same label in every epoch, and the noise in its gradients is drawn anew.
 
-    The gradients of a record in all epochs stand side by side, g = (g_1, ..., g_T), each of length 1. The attacker
-    scores records by g · v, for the direction v that is largest in the sum of g gᵀ over all records, of which the
-    blocks of one epoch are left out: noise that is independent between epochs adds to these blocks alone. With C
-    classes it takes C - 1 directions.
+    The gradients of a record in all epochs stand side by side, g = (g_1, ..., g_T), each of length 1, and records are
+    scored by g · v. With C classes the attacker takes the C - 1 directions v that are largest in the sum of g gᵀ over
+    all records, of which the blocks of one epoch are left out: noise that is independent between epochs adds to these
+    blocks alone. For two classes it also tries the mean of g, which is not zero where one class is rarer, and the mean
+    over records and epochs. It takes the v whose scores in odd and in even epochs agree best, for records that are not
+    those from which v was found; labels are not used.
 
     Two classes: the sign of the scores is that of ``known`` records of class 1; with none, that of the largest scores,
     because a rarer class 1 has the larger gradients. More classes: the score of a class is the mean cosine with
@@ -90,10 +93,44 @@ class LabelsOverEpochs(Attack):
             tables.append(table)
             taken[ids] = True
         beside = torch.cat(tables, 1)
-        products = beside.T @ beside
-        if len(tables) > 1:
-            width = tables[0].shape[1]
-            for block in products.unfold(0, width, width).unfold(1, width, width).diagonal(0, 0, 1).movedim(-1, 0):
-                block.zero_()
-        _, vectors = torch.linalg.eigh(products)
-        return taken.nonzero().flatten(), (beside @ vectors[:, 1 - max(2, seen.classes) :])[taken]
+        return taken.nonzero().flatten(), (beside @ _directions(beside, len(tables), max(2, seen.classes) - 1))[taken]
+
+
+def _directions(rows: Tensor, epochs: int, number: int) -> Tensor:
+    """(T W, r) directions for rows (N, T W) of T epochs."""
+    if number > 1 or epochs == 1:
+        return _repeating(rows, epochs, number)
+    halves = rows[::2], rows[1::2]
+
+    def agreement(find: Callable[[Tensor, int], Tensor]) -> float:
+        """How well odd and even epochs agree, for directions that were found in the other half of the records."""
+        crossed = zip(halves, reversed(halves), strict=True)
+        return sum(_agreement(one, find(other, epochs), epochs) for one, other in crossed)
+
+    best = max((_repeating, _mean, _mean_of_epochs), key=agreement)
+    return best(rows, epochs)
+
+
+def _repeating(rows: Tensor, epochs: int, number: int = 1) -> Tensor:
+    products = rows.T @ rows
+    if epochs > 1:
+        width = rows.shape[1] // epochs
+        for block in products.unfold(0, width, width).unfold(1, width, width).diagonal(0, 0, 1).movedim(-1, 0):
+            block.zero_()
+    _, vectors = torch.linalg.eigh(products)
+    return vectors[:, -number:]
+
+
+def _mean(rows: Tensor, epochs: int) -> Tensor:
+    return rows.mean(0)[:, None]
+
+
+def _mean_of_epochs(rows: Tensor, epochs: int) -> Tensor:
+    return rows.mean(0).view(epochs, -1).mean(0).repeat(epochs)[:, None]
+
+
+def _agreement(rows: Tensor, direction: Tensor, epochs: int) -> float:
+    """The correlation of the scores (N,) in odd epochs with those in even ones."""
+    scores = (rows * direction[:, 0]).view(len(rows), epochs, -1).sum(2)
+    found = torch.corrcoef(torch.stack([scores[:, ::2].sum(1), scores[:, 1::2].sum(1)]))[0, 1]
+    return float(found.nan_to_num(-1.0))
