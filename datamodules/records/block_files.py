@@ -11,8 +11,6 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .repeated_ids import ascend, refuse_repeated
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -134,62 +132,6 @@ def check_blocks(tables: Sequence[BlockTable]) -> None:
                 f"the file of party '{table.party}' has {len(table.sizes)} row groups and that of '{first.party}' has "
                 f"{len(first.sizes)}, or groups of other sizes; write all files with the same row_group_size"
             )
-
-
-def check_ids(tables: Sequence[BlockTable], id_columns: Mapping[str, str]) -> str:
-    """Accept files with the same ids in every row; a block of ids of two files is in memory at a time.
-
-    Args:
-        tables: the files of all parties.
-        id_columns: party -> the column of its ids.
-
-    Returns:
-        A digest of the ids in their order.
-
-    Raises:
-        ConfigurationError: for a file without the column, rows without an id, ids of different kinds, repeated ids,
-            and for the first row with another id.
-    """
-    kinds = []
-    for table in tables:
-        id_column = id_columns[table.party]
-        if id_column not in table.kinds:
-            raise ConfigurationError(
-                f"the file of party '{table.party}' has no id column '{id_column}'; correct id_column, or leave it "
-                "out if all files have the same records in the same order"
-            )
-        if lacking := table.missing(id_column):
-            raise ConfigurationError(
-                f"{lacking:,} rows of the file of party '{table.party}' have no id in column '{id_column}'; add ids or "
-                "remove the rows from all files"
-            )
-        kinds.append(table.kinds[id_column])
-        if _are_numbers(kinds[-1]) != _are_numbers(kinds[0]):
-            raise ConfigurationError(
-                f"ids are {kinds[-1]} in the file of party '{table.party}' and {kinds[0]} in that of "
-                f"'{tables[0].party}'; write ids of one kind"
-            )
-    first, start, digest = tables[0], 0, sha256()
-    ordered, before = True, None
-    for block, size in enumerate(first.sizes):
-        (ids,) = first.read(block, [id_columns[first.party]])
-        ordered = ordered and ascend(ids, before)
-        before = ids[-1] if len(ids) else before
-        digest.update(ids.tobytes() if ids.dtype.kind in "iuf" else "\0".join(map(str, ids)).encode())
-        for table in tables[1:]:
-            (own,) = table.read(block, [id_columns[table.party]])
-            if (other := ids != own).any():
-                row = int(np.argmax(other))
-                for one in (first, table):
-                    refuse_repeated(one, id_columns[one.party])  # a record too many in one file shifts all others
-                raise ConfigurationError(
-                    f"row {start + row:,} has id {own[row]} in the file of party '{table.party}' and {ids[row]} in "
-                    f"that of '{first.party}'; write all files in the same order, or use CSVTables, which joins them"
-                )
-        start += size
-    if not ordered:
-        refuse_repeated(first, id_columns[first.party])
-    return digest.hexdigest()
 
 
 def _are_numbers(kind: Any) -> bool:

@@ -17,12 +17,13 @@ from lightning_vfl.streams import permutation
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
-from ..records.block_files import BlockTable, check_blocks, check_classes, check_ids
+from ..records.block_files import BlockTable, check_blocks, check_classes
 from ..records.block_records import BlockedTables, BlockRecords, RecordIds
 from ..records.joined_tables import paths_of
 from ..records.layout import Layout
 from ..records.party_tables import by_party
 from ..records.records import Split, SplitName
+from ..records.repeated_ids import check_ids
 from ..records.row_split import RowSplit
 from ..split import check_shares
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, nearest
 
-from ..record_splits import ToDivide
+from ..record_splits import RecordSplit, ToDivide
 from ..records.class_shares import class_shares, doubts_about_classes
 from ..records.column_encoder import ColumnEncoder
 from ..records.column_encoders import encoder_of, of_texts
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..records.records import SplitName
-    from .csv_tables import CSVTables
 
 
 class Features(NamedTuple):
@@ -62,7 +61,7 @@ class PreparedTables:
 
     def __init__(
         self,
-        data: "CSVTables",
+        data: Any,
         reader: TableReader,
         told: ToldRecords | None = None,
         party: tuple[int, str] | None = None,
@@ -258,7 +257,7 @@ class PreparedTables:
 
     @property
     def _normaliser(self) -> Normaliser:
-        normaliser = self._data.normaliser
+        normaliser: Normaliser = self._data.normaliser
         if self._told is not None and isinstance(normaliser, Given) and isinstance(normaliser.low, Mapping):
             return OwnBounds(normaliser, "" if self._party is None else self._party[1])
         return normaliser
@@ -279,7 +278,8 @@ class PreparedTables:
             classes = classes if data.fitted is None else data.fitted.class_names
             return split_rows(every, *shares, stratify, classes)
         flags = labels.numpy() if data.targets and data.task == "classification" else None
-        return data.split.rows(ToDivide(len(every), joined.split, data.label_party, stratify, *shares, flags))
+        split: RecordSplit = data.split
+        return split.rows(ToDivide(len(every), joined.split, data.label_party, stratify, *shares, flags))
 
     def _beside(self, table: ColumnTable | None, setting: str, column: str | None) -> "pd.Series[Any] | None":
         """The column that a setting names, taken out of the label party's table.
@@ -298,24 +298,24 @@ class PreparedTables:
         return None
 
 
-def columns_beside(data: "CSVTables") -> dict[str, str | None]:
+def columns_beside(data: Any) -> dict[str, str | None]:
     """Setting -> the column of the label party that it names, which is neither a feature nor a label; None: none."""
     return {"split": None if data.split is None else data.split.column, "sample_weight": data.sample_weight}
 
 
-def features_beside(data: "CSVTables", columns: Collection[Any]) -> list[str]:
+def features_beside(data: Any, columns: Collection[Any]) -> list[str]:
     """The columns of the label party's table that are features."""
     others = (data.id_columns[data.label_party], *data.label_columns, *columns_beside(data).values())
     return [str(name) for name in columns if name not in others]
 
 
-def text_columns(data: "CSVTables", parties: Collection[str]) -> dict[str, TextColumns]:
+def text_columns(data: Any, parties: Collection[str]) -> dict[str, TextColumns]:
     """Party -> which columns of its file are read as text."""
     grouped = {party for group in data.groups for party in group}
     return {party: _text_columns(data, party, party in grouped) for party in parties}
 
 
-def _text_columns(data: "CSVTables", party: str, grouped: bool) -> TextColumns:
+def _text_columns(data: Any, party: str, grouped: bool) -> TextColumns:
     steps = data.steps
     if steps is not None and grouped:  # all codes of one table of a group may look like numbers
         return TextColumns(None)

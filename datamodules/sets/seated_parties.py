@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .csv_tables import CSVTables
 
-
-def check_parties(data: "CSVTables", seat: Seat, names: Sequence[str], labels_at: int | None) -> None:
+def check_parties(data: Any, seat: Seat, names: Sequence[str], labels_at: int | None) -> None:
     """Accept a federation whose parties are those of the recipe, and settings that need one table at a time.
 
     Raises:
@@ -49,7 +47,7 @@ def check_parties(data: "CSVTables", seat: Seat, names: Sequence[str], labels_at
         )
 
 
-def refuse_features(data: "CSVTables", columns: Collection[Any]) -> None:
+def refuse_features(data: Any, columns: Collection[Any]) -> None:
     """Accept the columns of a table of labels that is no party of the federation.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..seated import Ids
-    from .csv_tables import CSVTables
 
 _SPLITS: tuple[SplitName, ...] = ("train", "val", "test", "predict")
 
@@ -60,7 +59,7 @@ class SeatedTables(SeatedFiles):
         ConfigurationError: for parties and tables that do not agree, and settings that need several tables at once.
     """
 
-    def __init__(self, data: "CSVTables", seat: Seat, names: Sequence[str], labels_at: int | None) -> None:
+    def __init__(self, data: Any, seat: Seat, names: Sequence[str], labels_at: int | None) -> None:
         self._names = tuple(names)
         check_parties(data, seat, self._names, labels_at)
         self._data = data

@@ -82,7 +82,7 @@ class LabelsOverEpochs(Attack):
         if not epochs:
             sent_gradients(seen, 1)
             raise NothingSeen("no gradient of a record is sent")
-        tables = []
+        tables: list[Tensor] = []
         taken = torch.zeros(seen.records, dtype=torch.bool)
         for epoch in reversed(epochs):
             ids, rows = sent_gradients(seen, epoch)
@@ -117,7 +117,7 @@ def _repeating(rows: Tensor, epochs: int, number: int = 1) -> Tensor:
         width = rows.shape[1] // epochs
         for block in products.unfold(0, width, width).unfold(1, width, width).diagonal(0, 0, 1).movedim(-1, 0):
             block.zero_()
-    _, vectors = torch.linalg.eigh(products)
+    vectors: Tensor = torch.linalg.eigh(products)[1]
     return vectors[:, -number:]
 
 
