@@ -39,6 +39,7 @@ REASONS = {
     "studies take minutes": 1,
     "the benchmarks take minutes": 8,
     "it is run by a slow test of its own": 5,
+    "each line is for a host of its own, and the processes run until they are stopped": 1,
     WHOLE: 26,
     "studies take minutes to hours and need files of data sets": 77,
 }
