@@ -70,6 +70,7 @@ class Local:
 
 gateway = Local()
 with socket.create_server(("127.0.0.1", port)) as place:
+    place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     asyncio.run(HTTPServer.of(pages(gateway, Batches(gateway.predict))).answer(place))
 """
 

@@ -64,6 +64,7 @@ def _listening(listen: str) -> Iterator[socket.socket]:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(f"--http {listen} cannot be used ({reason}); use an address that is free") from None
+    place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio leaves it off for such a socket: 40 ms
     with place:
         yield place
 
