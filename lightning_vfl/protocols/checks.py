@@ -424,21 +424,24 @@ def note_large_labels(objective: Objective, data: Any) -> None:
         )
 
 
-def note_rounded_features(trainer: Trainer, data: Any) -> None:
+def note_rounded_features(trainer: Trainer, data: Any, bottoms: PartyBank) -> None:
     """Warn of whole numbers, such as codes, that the precision of the training rounds to other whole numbers.
 
     Args:
-        trainer: its precision converts features if all numbers are of 16 bits; mixed precisions convert none.
+        trainer: its precision converts features; mixed ones do so where a layer such as ``Linear`` reads them.
         data: the datamodule.
+        bottoms: of the parties.
     """
-    half = {"bf16-true": torch.bfloat16, "16-true": torch.float16}.get(str(trainer.precision))
+    kind, _, whole_model = str(trainer.precision).partition("-")
+    half = {"bf16": torch.bfloat16, "16": torch.float16}.get(kind) if whole_model in ("true", "mixed") else None
     if half is None or data is None:
         return
     records = data.records("train")
     rows = records.rows(torch.arange(min(len(records), SOME)))
     told = []
-    for name, features in zip(data.party_names, rows, strict=True):
-        if not features.is_floating_point():  # no precision converts these
+    for name, features, bottom in zip(data.party_names, rows, bottoms.parties, strict=True):
+        embedded = whole_model == "mixed" and any(isinstance(layer, nn.Embedding) for layer in bottom.modules())
+        if embedded or not features.is_floating_point():  # no precision converts whole numbers
             continue
         columns = features.reshape(len(features), -1).float()
         whole = (columns == columns.round()).all(0)
@@ -447,7 +450,7 @@ def note_rounded_features(trainer: Trainer, data: Any) -> None:
     if told:
         rank_zero_warn(
             f"precision {trainer.precision} rounds columns of whole numbers, such as codes and counts: "
-            f"{', '.join(told)}; use precision bf16-mixed, which keeps the features as they are"
+            f"{', '.join(told)}; use precision 32-true, or give codes as whole numbers to a bottom with an embedding"
         )
 
 

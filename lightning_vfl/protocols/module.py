@@ -308,7 +308,7 @@ class VFLModule(MessageRounds):
                 f"{self.objective.identity} uses the labels of all training records, which between processes party "
                 f"{self.roster.active} alone has; use standardise: false, or numbers as class_weights"
             )
-        note_rounded_features(self.trainer, self.datamodule)
+        note_rounded_features(self.trainer, self.datamodule, self.bottoms)
         refuse_other_dtypes(self.bottoms, self.datamodule)
         self.prepare(Stage.FIT, "train")
         if self.scores_here:

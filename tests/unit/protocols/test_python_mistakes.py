@@ -49,7 +49,7 @@ class Codes(Blobs):
         return splits
 
 
-@pytest.mark.parametrize(("precision", "told"), [("bf16-true", True), ("bf16-mixed", False), ("32-true", False)])
+@pytest.mark.parametrize(("precision", "told"), [("bf16-true", True), ("bf16-mixed", True), ("32-true", False)])
 def test_codes_that_a_precision_rounds_are_told(precision, told, tmp_path):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -57,7 +57,7 @@ def test_codes_that_a_precision_rounds_are_told(precision, told, tmp_path):
         trainer(tmp_path, precision=precision, max_epochs=1).fit(split(Mean()), datamodule=data)
     messages = [str(one.message) for one in found if "rounds columns of whole numbers" in str(one.message)]
     assert len(messages) == told
-    assert all("of party '0'" in one and "use precision bf16-mixed" in one for one in messages)
+    assert all("of party '0'" in one and "use precision 32-true" in one for one in messages)
 
 
 class Embedded(nn.Module):
