@@ -20,6 +20,8 @@ from lightning_vfl.missing import MissingPolicy, Stale
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.build import take_untaken
+from lightning_vfl.protocols.module import VFLModule
+from lightning_vfl.protocols.step import Step
 from lightning_vfl.simulation.clock import VirtualClock
 from tests.subjects import Blobs, trainer
 
@@ -186,6 +188,28 @@ def test_two_optimisers_are_refused_in_one_line(tmp_path, wrap):
     with pytest.raises(ConfigurationError, match="configure_optimizers of Own returns 2 optimisers, and a round makes"):
         trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=9))
     assert "fit" not in module.books.rounds
+
+
+def test_a_step_by_hand_learns_whatever_the_round_before_returned(tmp_path):
+    class ByHand(VFLModule):
+        moved = ()
+
+        def step(self, batch, names):
+            optimizer = self.optimizers()
+            weight = next(self.top.parameters())
+            before = weight.detach().clone()
+            outcome = self.round(batch, names)
+            optimizer.zero_grad()
+            self.manual_backward(self.rank_loss(outcome.output, batch))
+            optimizer.step()
+            self.moved = (*self.moved, not torch.equal(before, weight))
+            return Step(None)
+
+    module = ByHand(Mean(), width=4, seed=0)
+    module.automatic_optimization = False
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=9))
+    assert len(module.moved) > 2
+    assert all(module.moved)
 
 
 def test_counts_of_one_s_own_have_names_of_their_own():
