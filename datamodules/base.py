@@ -325,10 +325,10 @@ class VerticalDataModule(SeatedDataModule, ABC):
                 f"the model was trained on records of {self.fitted.size} numbers, these have {self.layout.size}; give "
                 "records of the same form"
             )
-        for name, party in zip(self.party_names, self.fitted.parties, strict=True):
+        for number, party in enumerate(self.fitted.parties):
             if party.dtype and not self.layout.dtype_of(party.positions.numpy()):
                 raise ConfigurationError(
-                    f"the model was trained on {party.dtype} of party '{name}', and these are real numbers; give "
+                    f"the model was trained on {party.dtype} of party {number}, and these are real numbers; give "
                     "whole numbers or truths"
                 )
 

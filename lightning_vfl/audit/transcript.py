@@ -180,7 +180,8 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
     values = []
     width = None
     for entry in entries:
-        flat = entry.value.reshape(len(entry.ids), -1) if len(entry.ids) else None
+        by_rows = len(entry.ids) and entry.value.numel() % len(entry.ids) == 0  # not one number for a batch
+        flat = entry.value.reshape(len(entry.ids), -1) if by_rows else None
         if flat is None or not flat.shape[1] or (width is not None and flat.shape[1] != width):
             continue
         width = flat.shape[1]

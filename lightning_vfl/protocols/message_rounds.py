@@ -287,7 +287,8 @@ class MessageRounds(SplitModel):
             self.refuse_uncounted(roll, seen)
         exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
         value = exchange.run()
-        if not self._decoding_tried and aggregator.wire is not None and not roll.complete:
+        exact = aggregator.wire is not None and aggregator.accounting is None  # noise is drawn anew
+        if exact and not self._decoding_tried and not roll.complete:
             self._decoding_tried = exchange.refuse_other_decoding()
         if stage == Stage.FIT:
             self.used |= {"aggregator", "compressor"}

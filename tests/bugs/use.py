@@ -79,8 +79,8 @@ USE = (
     ),
     Bug(
         "lightning_vfl/export/halves.py",
-        "((features.flatten(1) - self.shift) / self.scale).float()",
-        "(features.flatten(1).float() - self.shift.float()) / self.scale.float()",
+        "flat = ((flat - self.shift) / self.scale).float()",
+        "flat = (flat.float() - self.shift.float()) / self.scale.float()",
         "an exported half scales in float32",
         "unit/export/test_halves.py",
     ),

@@ -168,7 +168,10 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
     ("arguments", "message"),
     [
         (["fitt"], "unknown command 'fitt'; did you mean fit?"),
-        ([], "no command is given; give one of fit, validate, test, predict, export, score, study, plot, report"),
+        (
+            [],
+            "no command is given; give one of fit, validate, test, predict, contribution, export, score, endpoint",
+        ),
         (["--confg", "data/digits", "fit"], "unknown option --confg; did you mean --config"),
         (["fit", "data/digits"], "unexpected argument data/digits"),
         (["fit", "--config", "data/digits"], "needs a value for fit.model"),

@@ -153,9 +153,10 @@ def test_the_stage_is_no_place_for_an_own_value():
 
 
 def test_parties_have_numbers_not_names():
-    for wrong in ({"billing": torch.nn.Linear}, [torch.nn.Linear]):
-        with pytest.raises(ConfigurationError, match="bottom_of must be a dictionary from party numbers"):
-            SplitVFL(Mean(), bottom_of=wrong, **SHAPES)
+    with pytest.raises(ConfigurationError, match="bottom_of must be a dictionary from numbers or names of parties"):
+        SplitVFL(Mean(), bottom_of=[torch.nn.Linear], **SHAPES)
+    with pytest.raises(ConfigurationError, match="party 'billing', which there is not; the parties have no names here"):
+        SplitVFL(Mean(), bottom_of={"billing": torch.nn.Linear}, **SHAPES).configure_model()
     module = split(**SHAPES)
     module.configure_model()
     with pytest.raises(ConfigurationError, match="a tensor for each of 3 parties, in order of their numbers; got dict"):

@@ -251,7 +251,7 @@ def test_real_numbers_for_a_model_of_whole_numbers_are_refused(tmp_path):
     module = split(Mean(), width=4)
     usual = {"normaliser": Unchanged(), "batch_size": 10}
     trainer(tmp_path).fit(module, datamodule=Arrays({"text": arrays()["text"]}, LABELS, **usual))
-    with pytest.raises(ConfigurationError, match="trained on int64 of party 'text', and these are real numbers"):
+    with pytest.raises(ConfigurationError, match="trained on int64 of party 0, and these are real numbers"):
         predictions_of(module, Arrays({"text": arrays()["text"] + 0.5}, ids=range(RECORDS), **usual))
 
 
