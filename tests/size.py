@@ -3,8 +3,8 @@
 A token is what Python's ``tokenize`` gives, without comments, docstrings, ends of lines and indents; an f-string is one
 token for Python 3.11, and several from Python 3.12 on. Lines are all lines of a file, empty ones, comments and
 docstrings too. Validation is the tokens of refusals: ``raise`` statements, and the ``if`` whose body ends in one. The
-core is what trains, protects and audits: not the commands, studies, reports, exports, trained models, federations and
-alignments.
+core is what trains, protects and audits: not the commands, studies, reports, exports, trained models, serving,
+federations and alignments.
 """
 
 import ast
@@ -15,7 +15,7 @@ from io import StringIO
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "lightning_vfl"
-NOT_CORE = ("commands", "study", "export", "report", "trained", "federation", "align")
+NOT_CORE = ("commands", "study", "export", "report", "serving", "trained", "federation", "align")
 BESIDE = "beside the packages"
 NOT_COUNTED = {
     tokenize.COMMENT,
