@@ -13,7 +13,7 @@ from lightning_vfl.audit.transcript import places
 from lightning_vfl.errors import ConfigurationError
 
 TINY = torch.finfo(torch.float64).tiny
-WIDEST = 4096  # numbers of a record in all epochs; of more, the last epochs are taken
+WIDEST = 1024  # numbers of a record in all epochs; of more, the last epochs are taken
 
 
 @dataclass
