@@ -119,6 +119,8 @@ def running(kind: str, folder: Path) -> Iterator[int]:
 
 async def ask(port: int, path: str, body: str, link: Any = None) -> tuple[int, bytes, Any]:
     """One request over an open connection, or a new one: status, content, and the connection."""
+    if link is not None and link[0].at_eof():  # the server has ended a connection that was idle
+        link = None
     reader, writer = link or await asyncio.open_connection("127.0.0.1", port)
     method = "POST" if body else "GET"
     head = (
