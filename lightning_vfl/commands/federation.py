@@ -173,7 +173,7 @@ def _serve(
     local: bool,
     relay: Path | None = None,
 ) -> None:
-    from lightning_vfl.federation.run import Run  # grpc
+    from lightning_vfl.federation.run import Run
     from lightning_vfl.federation.session import serve  # grpc, after the processes of federate have parted
 
     cli.build()

@@ -196,7 +196,8 @@ class Exchange:
             return False
         with torch.no_grad():
             clear = self.wire.clear(self.contribution, self.parties, self.server.roll)
-        if not torch.allclose(clear.value, self.aggregate.value, rtol=0.0, atol=0.0, equal_nan=True):
+        # sums in another order differ in last bits; an absent party that is counted differs by its embedding
+        if not torch.allclose(clear.value, self.aggregate.value, rtol=1e-4, atol=1e-5, equal_nan=True):
             raise ConfigurationError(
                 f"{type(self.wire).__name__} decodes the messages of a round with absent parties to another value than "
                 "its clear; use view.roll in decode and roll in clear"
