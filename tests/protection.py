@@ -1,7 +1,7 @@
-"""The footnotes of the pages on who learns what: ``python -m tests.protection`` writes them.
+"""The footnotes of the pages on who learns what, and the page of their evidence: ``python -m tests.protection``.
 
-A footnote says what a cell means and names what holds it: tests, rows of results/tables/attacks.json, and numbers of
-the tables on the pages of results. They are described in docs/protection.yaml.
+A footnote says what a cell means. The page of evidence says what holds it: tests, rows of results/tables/attacks.json,
+and numbers of the tables on the pages of results. Both are described in docs/protection.yaml.
 """
 
 import ast
@@ -18,6 +18,7 @@ from tests.attacks.__main__ import kept
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = (DOCS / "protection.md", DOCS / "guides" / "federation.md")
+EVIDENCE = DOCS / "results" / "evidence.md"
 BEGIN, END = "<!-- footnotes: made by python -m tests.protection -->", "<!-- footnotes end -->"
 DRIFT = "<!-- drift: made by python -m tests.protection -->", "<!-- drift end -->"
 HELPS = "<!-- helps: made by python -m tests.protection -->", "<!-- helps end -->"
@@ -108,21 +109,43 @@ def number(page: str, section: str, row: str, column: str) -> str:
 
 def written(name: str, one: Footnote, page: Path) -> str:
     """A footnote in Markdown."""
-    results = "results" if page.parent == DOCS else "../results"
-    held = [f"attack *{attacked}*: {' → '.join(_shown(attacked))}" for attacked in one.attacks]
-    held += [
-        f"[{page[:-3]}]({results}/{page}), {section}, {row}, {column}: {number(page, section, row, column)}"
+    if page.parent == DOCS:
+        return f"[^{name}]: {one.says} [Evidence](results/{EVIDENCE.name}#{name})."
+    return f"[^{name}]: {_from_a_folder(one.says)} [Evidence](../results/{EVIDENCE.name}#{name})."
+
+
+def _from_a_folder(says: str) -> str:
+    """The sentences of a footnote with links as they are from a folder of docs."""
+    for link, target in (
+        ("](guides/", "](../guides/"),
+        ("](#", "](../protection.md#"),
+        ("](aggregators", "](../aggregators"),
+    ):
+        says = says.replace(link, target)
+    return says
+
+
+def evidence() -> str:
+    """The page that has, for each footnote, the attacks, numbers and tests that hold it."""
+    parts = [
+        "# Evidence",
+        "What holds each cell of [Who learns what](../protection.md). An attack has its success without the\n"
+        "protection, then with it; a function is a test; a number is of a table of results. Made by\n"
+        "`python -m tests.protection`.",
+    ]
+    for name, one in footnotes().items():
+        parts += [f"## {name}", _from_a_folder(one.says), "\n".join(f"- {what}" for what in held(one))]
+    return "\n\n".join(parts) + "\n"
+
+
+def held(one: Footnote) -> list[str]:
+    """What holds a footnote, a line each."""
+    lines = [f"attack *{name}*: {' → '.join(_shown(name))}" for name in one.attacks]
+    lines += [
+        f"[{page[:-3]}]({page}), {section}, {row}, {column}: {number(page, section, row, column)}"
         for page, section, row, column in one.numbers
     ]
-    held += [f"`{test.rpartition('/')[2]}`" for test in one.tests]
-    said = (
-        one.says
-        if page.parent == DOCS
-        else one.says.replace("](guides/", "](")
-        .replace("](#", "](../protection.md#")
-        .replace("](aggregators", "](../aggregators")
-    )
-    return f"[^{name}]: {said} {'; '.join(held)}."
+    return lines + [f"`{test.rpartition('/')[2]}`" for test in one.tests]
 
 
 def _shown(name: str) -> list[str]:
@@ -170,6 +193,7 @@ def main() -> None:
     """Write the pages."""
     for page in PAGES:
         page.write_text(made(page), encoding="utf-8")
+    EVIDENCE.write_text(evidence(), encoding="utf-8")
 
 
 if __name__ == "__main__":

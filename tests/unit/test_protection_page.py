@@ -9,7 +9,7 @@ from lightning_vfl.types import Roster
 from tests import protection
 from tests.attacks import drift
 from tests.attacks.__main__ import RESULTS, families, kept, page
-from tests.protection import CELL, DOCS, PAGES, ROOT, footnotes, functions, made, used, written
+from tests.protection import CELL, DOCS, EVIDENCE, PAGES, ROOT, evidence, footnotes, functions, held, made, used
 
 ADVERSARIES = ("A party", "A coalition", "An honest server", "A lying server", "An outsider")
 ASSETS = ["features", "labels", "weights", "ids", "membership"]
@@ -58,6 +58,10 @@ def test_the_numbers_are_those_of_the_results(one):
     assert made(one) == one.read_text(encoding="utf-8"), "run python -m tests.protection"
 
 
+def test_the_page_of_evidence_is_that_of_the_results():
+    assert evidence() == EVIDENCE.read_text(encoding="utf-8"), "run python -m tests.protection"
+
+
 def test_the_epsilon_of_the_noise_that_helps():
     text = PAGES[0].read_text(encoding="utf-8")
     for sigma in (1.0, 3.0):
@@ -82,10 +86,10 @@ def test_the_guide_recommends_a_narrow_sum_by_the_numbers_of_the_results():
 def test_a_name_that_no_result_has_is_refused():
     missing = protection.Footnote("", attacks=("no such attack",))
     with pytest.raises(ValueError, match=r"0 rows of docs/results/tables/attacks\.json are named 'no such attack'"):
-        written("x", missing, PAGES[0])
+        held(missing)
     nowhere = protection.Footnote("", numbers=(("audits.md", "CreditDefault", "Median", "features"),))
     with pytest.raises(ValueError, match="no row 'Median'"):
-        written("x", nowhere, PAGES[0])
+        held(nowhere)
 
 
 def test_the_page_of_attacks_has_the_rows_that_are_kept_of_families_that_exist():
