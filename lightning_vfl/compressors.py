@@ -76,8 +76,7 @@ class TopK(Compressor):
     def encode(self, h: Tensor) -> tuple[Tensor, ...]:
         width = h.shape[1]
         k = self.k or max(1, round((self.share or 0) * width))
-        if k > width:
-            raise ConfigurationError(f"k of TopK must be at most the width, {width}; got {k}; lower k, or use share")
+        within("k of TopK", k, 1, width, whole=True, advice="use at most the width, or share")
         places = h.abs().topk(k, dim=1).indices
         return h.gather(1, places), places.to(_dtype_of_places(width))
 

@@ -7,6 +7,7 @@ from math import comb
 
 import yaml
 
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
@@ -53,9 +54,7 @@ def parse(text: str, number_of: Callable[[str], int] | None = None) -> Asked:
     except yaml.YAMLError:
         read = None
     if isinstance(read, list) and read and all(_is_number(p) for p in read):
-        if wrong := [p for p in read if not 0 <= p < 1]:
-            raise ConfigurationError(f"--absent takes probabilities from 0 to below 1; got {wrong[0]}")
-        return Asked(None, tuple(float(p) for p in read))
+        return Asked(None, tuple(float(within("a probability of --absent", p, 0, below=1)) for p in read))
     if isinstance(read, list) and read and all(_is_subset(one, number_of is not None) for one in read):
         numbers = ({number_of(m) if number_of and isinstance(m, str) else m for m in one} for one in read)
         return Asked(tuple(dict.fromkeys(tuple(sorted(one)) for one in numbers)), ())

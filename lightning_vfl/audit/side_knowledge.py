@@ -7,6 +7,7 @@ from torch import Tensor
 from lightning_vfl.audit.attack import Attack, Known, Needs, Target
 from lightning_vfl.audit.attacks.canaries import CanariesInTraining
 from lightning_vfl.audit.case import Case
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import stream
 
@@ -37,25 +38,20 @@ def known_records(case: Case, needs: Needs) -> Tensor:
     order = np.random.Generator(stream(case.module.seed, "audit", "known")).permutation(truth.records)
     drawn = torch.from_numpy(order)
     if needs.records:
-        if needs.records >= truth.records:
-            raise ConfigurationError(
-                f"known must be less than the number of training records, {truth.records:,}; got {needs.records:,}"
-            )
+        within("known", needs.records, 1, truth.records - 1, whole=True, advice="some records have to be unknown")
         return drawn[: needs.records]
     if not needs.labels_per_class and not needs.positives:
         return drawn[:0]
     if truth.classes < 2:
         raise ConfigurationError("the attack guesses classes, but the labels are numbers; attack features instead")
-    classes, count = list(range(truth.classes)), needs.labels_per_class
+    classes = list(range(truth.classes))
+    count = needs.labels_per_class
     if truth.classes == 2 and needs.positives:
         classes, count = [1], needs.positives
     chosen = []
     for c in classes:
         members = drawn[truth.labels()[drawn] == c]
-        if count >= len(members):
-            raise ConfigurationError(
-                f"known must be less than the size of every class; class {c} has {len(members)} training records and "
-                f"the attack wants {count}"
-            )
+        advice = f"some of the {len(members)} training records of class {c} have to be unknown"
+        within("known", count, 1, len(members) - 1, whole=True, advice=advice)
         chosen.append(members[:count])
     return torch.cat(chosen)

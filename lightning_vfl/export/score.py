@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lightning_vfl.checks import positive
 from lightning_vfl.datamodules.records.grouped_tables import add_singles, refuse_shared_ids
 from lightning_vfl.datamodules.records.number_files import work_folder
 from lightning_vfl.datamodules.records.party_tables import by_party, common_ids, csv_forms, kind_of, plain_ids
@@ -111,8 +112,7 @@ def score(
     Raises:
         ConfigurationError: for folders or tables that do not belong to one model.
     """
-    if batch_size < 1:
-        raise ConfigurationError(f"--batch_size must be at least 1; got {batch_size}")
+    positive("--batch_size", batch_size, whole=True)
     exported = read_exported(folders)
     _check_names(tables, exported)
     grouped = {name for group in exported.about.groups for name in group}

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from lightning_vfl.align.ids import Step, steps_of
+from lightning_vfl.checks import one_of, positive, within
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
@@ -272,9 +273,7 @@ def _size(said: Any, key: str) -> Any:
     where = f"limits.{key}"
     if key == "value":
         return _number(said, where, "a number above 0")
-    if type(said) is not int or not 1 <= said <= MOST[key]:
-        raise ConfigurationError(f"{where} must be a whole number from 1 to {MOST[key]}; got {said!r}")
-    return said
+    return within(where, said, 1, MOST[key], whole=True)
 
 
 def _steps(said: Any) -> tuple[Step, ...]:
@@ -287,8 +286,7 @@ def _seat(said: Any, path: Path) -> SeatFile:
     folder = path.parent
     given = _known(said, [one.name for one in fields(SeatFile)], "", ["key"])
     least = given.get("least_members", 1)
-    if type(least) is not int or least < 1:
-        raise ConfigurationError(f"least_members must be a whole number from 1; got {least!r}")
+    positive("least_members", least, whole=True)
     budget = None
     if given.get("budget") is not None:
         spent = _known(given["budget"], ["epsilon", "delta"], "budget", ["epsilon", "delta"])
@@ -298,8 +296,8 @@ def _seat(said: Any, path: Path) -> SeatFile:
         )
     evaluate = Consent(_choice(given.get("evaluate", Consent.PROTOCOL), Consent, "evaluate"))
     most = given.get("subtractable_records")
-    if most is not None and (type(most) is not int or most < 0):
-        raise ConfigurationError(f"subtractable_records must be a whole number of records from 0; got {most!r}")
+    if most is not None:
+        within("subtractable_records", most, 0, whole=True)
     proxy = given.get("proxy")
     if proxy is not None and not (isinstance(proxy, str) and re.fullmatch(r"http://\S+:[0-9]{1,5}", proxy)):
         raise ConfigurationError(
@@ -367,9 +365,7 @@ def _path(value: Any, folder: Path, where: str) -> Path:
 
 
 def _choice(value: Any, kind: type[StrEnum], where: str) -> str:
-    if value not in list(kind):
-        raise ConfigurationError(f"{where} must be one of {', '.join(kind)}; got {value!r}")
-    return str(value)
+    return str(one_of(where, value, map(str, kind)))
 
 
 def _number(value: Any, where: str, what: str, below: float = float("inf")) -> float:

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_vfl.checks import one_of, positive, within
-from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -128,11 +127,8 @@ def poisson_binomial_curve(
     beta = ceil(beta * _GRID) / _GRID
     if unit == "record":
         return tuple(_trials(levels * num_parties, beta, order) for order in orders)
-    if levels * num_parties > _LARGEST:
-        raise ConfigurationError(
-            f"levels * num_parties must be at most {_LARGEST:,} to compute the distribution; got "
-            f"{levels * num_parties:,}; lower levels, or use unit 'record', which has a closed form"
-        )
+    advice = "lower levels, or use unit 'record', which has a closed form"
+    within("levels * num_parties", levels * num_parties, 1, _LARGEST, whole=True, advice=advice)
     step = 1 if levels * num_parties <= MOST_TRIALS else levels
     if unit == "record (paper)":
         return tuple(_group(levels, beta, num_parties, order, step) for order in orders)
@@ -165,11 +161,7 @@ def poisson_binomial_profiles(levels: int, beta: float, num_parties: int, epsilo
         https://arxiv.org/abs/2106.08567, Definition 7.
     """
     most = poisson_binomial_rdp(levels, beta, 1, inf, "record")  # also checks the numbers
-    if levels * num_parties > MOST_TRIALS:
-        raise ConfigurationError(
-            f"levels * num_parties must be at most {MOST_TRIALS:,} to try all counts of trials; got "
-            f"{levels * num_parties:,}; lower levels"
-        )
+    within("levels * num_parties", levels * num_parties, 1, MOST_TRIALS, whole=True, advice="lower levels")
     beta = ceil(beta * _GRID) / _GRID
     last = levels * (num_parties - 1)
     gamma = np.exp(epsilons)

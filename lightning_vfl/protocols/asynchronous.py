@@ -13,6 +13,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import EMBEDDINGS, ClearParty, PlainServer
 from lightning_vfl.aggregators.local_gaussian import grid
 from lightning_vfl.aggregators.messages import GRADIENTS
+from lightning_vfl.checks import within
 from lightning_vfl.crypto.keystream import keyed_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import Linear
@@ -113,9 +114,7 @@ class AsyncVFL(VFLModule):
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, **settings)
-        if not noise >= 0:
-            raise ConfigurationError(f"noise must be a standard deviation of 0 or more; got {noise}")
-        self.noise = noise
+        self.noise = within("noise", noise, 0)
         self.latest = LatestEmbeddings(table_dtype, limit_bytes)
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError, nearest, reason
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.column_aware import column_aware
@@ -159,8 +160,8 @@ def roster_of(parties: int, groups: Sequence[Sequence[int]] | None, active: int 
         ConfigurationError: for an active party that does not exist or that shares its columns, and for groups that do
             not name every party exactly once.
     """
-    if active is not None and not 0 <= active < parties:
-        raise ConfigurationError(f"active must be a party from 0 to {parties - 1}; got {active}; correct the number")
+    if active is not None:
+        within("active", active, 0, parties - 1, whole=True)
     if groups is None:
         return Roster.singles(parties, active)
     if sorted(party for group in groups for party in group) != list(range(parties)):
@@ -213,11 +214,8 @@ def build_bottoms(
     The parties of one group start with copies of the first party's bottom.
     """
     leader = {m: group[0] for group in roster.shared for m in group[1:]}
-    strangers = [party for party in bottom_of if not 0 <= party < len(shapes)]
-    if strangers:
-        raise ConfigurationError(
-            f"bottom_of must name parties from 0 to {len(shapes) - 1}; got {strangers[0]}; correct the number"
-        )
+    for party in bottom_of:
+        within("a party of bottom_of", party, 0, len(shapes) - 1, whole=True)
     if copies := [party for party in bottom_of if party in leader]:
         raise ConfigurationError(
             f"bottom_of names party {copies[0]}, which uses the bottom of its group; name the group's first party, "

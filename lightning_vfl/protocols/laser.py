@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import one_of
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
@@ -74,9 +74,7 @@ class LaserVFL(HeadsVFL):
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, **settings)
-        if by not in tuple(SampledBy):
-            raise ConfigurationError(f"by of LaserVFL must be 'record' or 'batch'; got {by!r}")
-        self.by = str(by)
+        self.by = one_of("by of LaserVFL", str(by), map(str, SampledBy))
 
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:

@@ -5,7 +5,7 @@ from typing import Any, final
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import within
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
@@ -49,10 +49,7 @@ class LocalVFL(HeadsVFL):
 
     def build(self) -> None:
         super().build()
-        if not 0 <= self.party < self.roster.parties:
-            raise ConfigurationError(
-                f"party of LocalVFL must be from 0 to {self.roster.parties - 1}; got {self.party}; correct the number"
-            )
+        within("party of LocalVFL", self.party, 0, self.roster.parties - 1, whole=True)
 
     def top_width(self) -> int:
         return self.aggregator.widths(self.width, self.roster)[0]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.checks import one_of, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.protocols.subset_copies import (
@@ -122,11 +123,9 @@ class DropParties(Subsets):
     """
 
     def __init__(self, p: float, keep: Sequence[int] | None = None, by: Literal["record", "round"] = "record") -> None:
-        self.p = drop_probability("p", p)
+        self.p = float(within("p", p, 0, below=1))
         self.keep = None if keep is None else tuple(int(party) for party in keep)
-        if by not in tuple(DropBy):
-            raise ConfigurationError(f"by of DropParties must be 'record' or 'round'; got {by!r}")
-        self.by = str(by)
+        self.by = one_of("by of DropParties", str(by), map(str, DropBy))
         self._rounds = (DroppedRounds(self.p, self.keep),) if self.by == DropBy.ROUND else ()
 
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
@@ -198,12 +197,8 @@ class TaskSampling(Subsets):
         weights: Literal["tasks", "records"] = "tasks",
         each_size: Literal["one", "disjoint", "all"] = "one",
     ) -> None:
-        if weights not in tuple(TaskWeights):
-            raise ConfigurationError(f"weights of TaskSampling must be 'tasks' or 'records'; got {weights!r}")
-        if each_size not in tuple(EachSize):
-            raise ConfigurationError(f"each_size of TaskSampling must be 'one', 'disjoint' or 'all'; got {each_size!r}")
-        self.weights = str(weights)
-        self.each_size = str(each_size)
+        self.weights = one_of("weights of TaskSampling", str(weights), map(str, TaskWeights))
+        self.each_size = one_of("each_size of TaskSampling", str(each_size), map(str, EachSize))
 
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
         there, each_size = roll.holders(batch.record_ids, batch.present), EachSize(self.each_size)
@@ -248,7 +243,7 @@ class DroppedRounds(FaultModel):
     """
 
     def __init__(self, p: float, keep: tuple[int, ...] | None = None) -> None:
-        self.p = drop_probability("p", p)
+        self.p = float(within("p", p, 0, below=1))
         self.keep = keep
 
     @property
@@ -272,17 +267,6 @@ class DroppedRounds(FaultModel):
 
 
 # ---- what subsets share
-
-
-def drop_probability(name: str, value: float) -> float:
-    """A probability in [0, 1).
-
-    Raises:
-        ConfigurationError: for any other number.
-    """
-    if not 0.0 <= value < 1.0:
-        raise ConfigurationError(f"{name} must be a probability from 0 to below 1; got {value}")
-    return float(value)
 
 
 def always_kept(keep: tuple[int, ...] | None, roster: Roster) -> tuple[int, ...]:

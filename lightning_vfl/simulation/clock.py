@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.checks import within
-from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.wire import Gate, Leg
@@ -79,11 +78,8 @@ class VirtualClock(Rebuildable):
         Raises:
             ConfigurationError: if ``speed_of`` names a party that does not exist.
         """
-        strangers = [party for party in self.speed_of if not 0 <= party < parties]
-        if strangers:
-            raise ConfigurationError(
-                f"speed_of must name parties from 0 to {parties - 1}; got {strangers[0]}; correct the number"
-            )
+        for party in self.speed_of:
+            within("a party of speed_of", party, 0, parties - 1, whole=True)
         return torch.tensor([self.speed_of.get(m, self.speed) for m in range(parties)], dtype=torch.float64)
 
     def computing(self, flops: Tensor) -> Tensor:

@@ -245,8 +245,8 @@ class Growing(Compressor):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"compressor": TopK(6)}, "k of TopK must be at most the width, 5; got 6"),
-        ({"gradient_compressor": TopK(6)}, "k of TopK must be at most the width, 5; got 6"),
+        ({"compressor": TopK(6)}, "k of TopK must be a whole number from 1 to 5; got 6"),
+        ({"gradient_compressor": TopK(6)}, "k of TopK must be a whole number from 1 to 5; got 6"),
         ({"compressor": TopK(2), "aggregator": MaskedSum}, "MaskedSum sends messages of its own form"),
         ({"compressor": TopK(2), "evaluate": "protocol"}, "use evaluate: plain"),
         ({"compressor": TopK(2), "subsets": TaskSampling()}, "compressors send one gradient"),

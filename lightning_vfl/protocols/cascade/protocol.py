@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks._linear import Linear
@@ -130,15 +131,10 @@ class CascadeVFL(VFLModule):
         **settings: Any,
     ) -> None:
         super().__init__(aggregator, bottom, top, width, waiting, missing, **settings)
-        if not q >= 1:
-            raise ConfigurationError(f"q must be at least 1; got {q}, which would weaken the messages of slow parties")
-        if not decay >= 0:
-            raise ConfigurationError(f"decay must be 0 or more; got {decay}, which would make parameters grow")
+        within("q", q, 1, advice="a smaller one would weaken the messages of slow parties")
+        within("decay", decay, 0, advice="a smaller one would make parameters grow")
         for party, share in (slower or {}).items():
-            if not 0 <= share < 1:
-                raise ConfigurationError(
-                    f"slower must be at least 0 and less than 1 for every party; got {share} for party {party}"
-                )
+            within(f"slower of party {party}", share, 0, below=1)
         if self.active is not None:
             raise ConfigurationError(
                 "active names one party with all labels, but CascadeVFL takes the label holders from the data; leave "
@@ -179,11 +175,8 @@ class CascadeVFL(VFLModule):
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Periods:
         """The ENDs of all active parties' periods; only whole batches, with and without ``drop_last``."""
         shares = self._shares(records)
-        if batch_size > (most := max(map(len, shares.values()))):
-            raise ConfigurationError(
-                f"batch_size must be at most {most}, the largest number of labels that an active party holds; got "
-                f"{batch_size}"
-            )
+        most = max(map(len, shares.values()))
+        within("batch_size", batch_size, 1, most, whole=True, advice=f"no active party holds more than {most} labels")
         total = sum(map(len, shares.values()))
         self._weights = {party: len(own) * len(shares) / total for party, own in shares.items()}
         self._plans.clear()

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from lightning_vfl.checks import one_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.record_table import RecordTable, TableDtype, table_bytes
@@ -50,8 +51,7 @@ class ReplayBuffers(nn.Module):
         limit_bytes: float = float("inf"),
     ) -> None:
         super().__init__()
-        if register not in get_args(Register):
-            raise ConfigurationError(f"register must be 'record' or 'message'; got {register!r}")
+        one_of("register", register, get_args(Register))
         self.records, self.widths, self.hosts = records, tuple(widths), hosts
         self.register_kind, self.dtype, self.limit_bytes = register, dtype, limit_bytes
         self.refuse_above_limit(1)

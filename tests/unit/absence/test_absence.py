@@ -140,8 +140,8 @@ def test_protocols_without_a_server_are_measured(kind):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("1.0", "from 0 to below 1; got 1.0"),
-        ("0.1,-1", "from 0 to below 1; got -1"),
+        ("1.0", "of at least 0 and below 1; got 1.0"),
+        ("0.1,-1", "of at least 0 and below 1; got -1"),
         ("some", "all, probabilities"),
         ("[[]]", "all, probabilities"),
     ],

@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from tests.subjects import Blobs, trainer
 
 HUGE = 2**18  # trials: the distribution of their sum is not computed
-NO_FIGURE = "levels \\* num_parties must be at most 65,536 to compute the distribution; got 786,432; lower levels"
+NO_FIGURE = "levels \\* num_parties must be a whole number from 1 to 65,536; got 786432; lower levels"
 
 
 def bounded(shape, width):

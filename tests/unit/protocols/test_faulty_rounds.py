@@ -315,7 +315,7 @@ def test_the_active_party_never_drops_out(tmp_path):
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
     assert module.books.meter.total("up", "embeddings").tolist() == [0, 0, 54 * 5 * 4]
     assert module.books.meter.total("up", "labels").tolist() == [0, 0, 54 * 4]
-    with pytest.raises(ConfigurationError, match="active must be a party from 0 to 2; got 3"):
+    with pytest.raises(ConfigurationError, match="active must be a whole number from 0 to 2; got 3"):
         trainer(tmp_path).fit(split(active=3), datamodule=Blobs(batch_size=10))
 
 
@@ -332,7 +332,7 @@ def test_precisions(tmp_path, policy, precision):
 def test_what_cannot_train_is_refused_before_training(tmp_path):
     with pytest.raises(ConfigurationError, match="use a first-order optimiser"):
         fit(tmp_path, {}, silent=False, optimizer=torch.optim.LBFGS)
-    with pytest.raises(ConfigurationError, match="speed_of must name parties from 0 to 2; got 7"):
+    with pytest.raises(ConfigurationError, match="a party of speed_of must be a whole number from 0 to 2; got 7"):
         fit(tmp_path, {}, silent=False, clock=VirtualClock(speed_of={7: 1e9}))
     data = Blobs(batch_size=10)
     data.setup("fit")

@@ -253,8 +253,8 @@ def test_rounds_without_parties_work_where_uploads_are_hidden(tmp_path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: DropParties(1.0), "from 0 to below 1; got 1.0"),
-        (lambda: DropParties(-0.1), "from 0 to below 1; got -0.1"),
+        (lambda: DropParties(1.0), "of at least 0 and below 1; got 1.0"),
+        (lambda: DropParties(-0.1), "of at least 0 and below 1; got -0.1"),
         (lambda: DropParties(0.1, by="week"), "'record' or 'round'; got 'week'"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: TaskSampling("size"), "'tasks' or 'records'; got 'size'"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: TaskSampling(each_size="two"), "'one', 'disjoint' or 'all'; got 'two'"),  # type: ignore[arg-type]  # wrong on purpose
