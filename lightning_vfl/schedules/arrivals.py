@@ -10,7 +10,7 @@ import torch
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds.plan import RoundCosts
-from lightning_vfl.schedules.batches import Planned, Schedule
+from lightning_vfl.schedules.batches import Planned, Schedule, refuse_larger
 from lightning_vfl.schedules.own_orders import OwnOrders
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.types import Event, RecordSource, Roster
@@ -85,10 +85,7 @@ class FirstComeFirstServed(Schedule):
         first: int = 0,
         number: int = 0,
     ) -> None:
-        if batch_size > len(records):
-            raise ConfigurationError(
-                f"batch_size must be at most {len(records)}, the number of training records; got {batch_size}"
-            )
+        refuse_larger(batch_size, len(records))
         self.batch_size = batch_size
         self.roster = roster
         self.faults = faults
@@ -140,7 +137,8 @@ class FirstComeFirstServed(Schedule):
     def _events(self, count: int) -> Iterator[tuple["NDArray[np.int64]", Event, _Queue]]:
         """The next events, each with the queue after it (up to date only after the last event)."""
         queue = self._start()
-        turns, free = list(queue.turns), queue.free
+        turns = list(queue.turns)
+        free = queue.free
         heapify(turns)
         for number in range(queue.number, queue.number + count):
             turn = heappop(turns)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_vfl.aggregators.coded.blocks import PADDING, Blocks
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import Name, permutation, stream
 from lightning_vfl.types import Event
@@ -81,21 +82,13 @@ class Schedule(ABC):
         return
 
 
-def _batches(order: "NDArray[np.int64]", batch_size: int, drop_last: bool) -> Plan:
-    whole = len(order) - len(order) % batch_size if drop_last else len(order)
-    return [(order[start : start + batch_size], None) for start in range(0, whole, batch_size)]
-
-
 def refuse_larger(batch_size: int, records: int) -> None:
     """Accept batches that are not larger than the data.
 
     Raises:
         ConfigurationError: for larger ones.
     """
-    if batch_size > records:
-        raise ConfigurationError(
-            f"batch_size must be at most {records}, the number of training records; got {batch_size}"
-        )
+    within("batch_size", batch_size, 1, records, whole=True, advice=f"there are {records} training records")
 
 
 class Repeated(Schedule):
@@ -187,7 +180,7 @@ class Aligned(Schedule):
         return [(ids[ids != PADDING], None) for ids in batches]
 
 
-class Shuffled(Schedule):
+class Passes(Schedule, ABC):
     """Every record once an epoch, in an order that depends only on (seed, epoch).
 
     Args:
@@ -198,11 +191,6 @@ class Shuffled(Schedule):
 
     Raises:
         ConfigurationError: if a batch would be larger than the data.
-
-    Examples:
-        >>> plan = Shuffled(5, 2, seed=0).epoch(0)
-        >>> sorted(int(i) for ids, _ in plan for i in ids)
-        [0, 1, 2, 3, 4]
     """
 
     def __init__(self, records: int, batch_size: int, seed: int, drop_last: bool = False) -> None:
@@ -224,9 +212,20 @@ class Shuffled(Schedule):
     def repeated(self) -> Repeated:
         return Repeated(self)
 
+
+class Shuffled(Passes):
+    """Every record once an epoch, in a uniformly random order.
+
+    Examples:
+        >>> plan = Shuffled(5, 2, seed=0).epoch(0)
+        >>> sorted(int(i) for ids, _ in plan for i in ids)
+        [0, 1, 2, 3, 4]
+    """
+
     def epoch(self, epoch: int) -> Plan:
         order = permutation(self.records, self.seed, "order", "fit", epoch)
-        return _batches(order, self.batch_size, self.drop_last)
+        starts = range(0, self.steps * self.batch_size, self.batch_size)
+        return [(order[start : start + self.batch_size], None) for start in starts]
 
 
 class Phases(Schedule):
@@ -351,11 +350,8 @@ class Phases(Schedule):
                 f"none of the {self.records} training records is held by all {len(self._held)} parties, but the owner "
                 "trains on such records; give the parties some records in common"
             )
-        if self.batch_size > fewest:
-            raise ConfigurationError(
-                f"batch_size must be at most {fewest}, the number of training records of party {party}; got "
-                f"{self.batch_size}"
-            )
+        advice = f"party {party} holds {fewest} training records"
+        within("batch_size", self.batch_size, 1, fewest, whole=True, advice=advice)
 
 
 def _passes(pool: "NDArray[np.int64]", length: int, seed: int, *names: Name) -> "NDArray[np.int64]":

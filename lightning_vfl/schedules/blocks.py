@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.schedules.batches import Planned, Repeated, Schedule, Shuffled, refuse_larger
+from lightning_vfl.schedules.batches import Passes, Planned, Schedule, Shuffled
 from lightning_vfl.streams import permutation
 from lightning_vfl.types import RecordBlocks, RecordSource
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class BlockShuffled(Schedule):
+class BlockShuffled(Passes):
     """Every record once an epoch: blocks in a random order, and records in a random order within a window of blocks.
 
     The blocks of an epoch, permuted, are cut into windows of ``blocks.together`` blocks; the records of a window are
@@ -46,26 +46,10 @@ class BlockShuffled(Schedule):
     """
 
     def __init__(self, blocks: RecordBlocks, batch_size: int, seed: int, drop_last: bool = False) -> None:
+        super().__init__(sum(blocks.sizes), batch_size, seed, drop_last)
         self.sizes = np.array(blocks.sizes, dtype=np.int64)
         self.together = blocks.together
-        self.records = int(self.sizes.sum())
-        refuse_larger(batch_size, self.records)
         self.starts = np.cumsum(self.sizes) - self.sizes
-        self.batch_size = batch_size
-        self.seed = seed
-        self.drop_last = drop_last
-        self.steps = self.records // batch_size if drop_last else -(-self.records // batch_size)
-
-    @property
-    def pass_batches(self) -> float:
-        return self.steps if self.whole_passes else self.records / self.batch_size
-
-    @property
-    def whole_passes(self) -> bool:
-        return not self.drop_last or self.records % self.batch_size == 0
-
-    def repeated(self) -> Repeated:
-        return Repeated(self)
 
     def epoch(self, epoch: int) -> Iterator[Planned]:
         return self.rest(epoch, 0)
@@ -102,9 +86,8 @@ class BlockShuffled(Schedule):
 
     def _records(self, epoch: int, number: int, window: "NDArray[np.int64]") -> "NDArray[np.int64]":
         """The positions of a window's records, permuted."""
-        positions = np.concatenate(
-            [np.arange(n) + at for at, n in zip(self.starts[window], self.sizes[window], strict=True)]
-        )
+        blocks = zip(self.starts[window], self.sizes[window], strict=True)
+        positions = np.concatenate([np.arange(start, start + size) for start, size in blocks])
         return positions[permutation(len(positions), self.seed, "order", "fit", epoch, "window", number)]
 
 

@@ -136,7 +136,9 @@ class Periods(Schedule):
     def _events(self, count: int) -> Iterator[tuple[_Turn, Event, _Standing]]:
         """The next events, each with the state after it (up to date only after the last event)."""
         standing = self._start()
-        turns, ended, number = list(standing.turns), list(standing.ended), standing.number
+        turns = list(standing.turns)
+        ended = list(standing.ended)
+        number = standing.number
         heapify(turns)
         for left in range(count - 1, -1, -1):
             turn = heappop(turns)

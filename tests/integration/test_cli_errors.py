@@ -49,7 +49,7 @@ def empty_folder(tmp_path, monkeypatch):
         further(
             ["--data.batch_size", "5000"],
             1,
-            "batch_size must be at most 1257, the number of training records; got 5000",
+            "batch_size must be a whole number from 1 to 1,257; got 5000",
         ),
         (["--model.top.outputs", "3"], 1, "the top MLP outputs (3,) numbers for each record, but 10 are needed"),
         further(

@@ -375,7 +375,7 @@ def test_a_wrong_upload_changes_no_bit_and_its_party_is_named_and_counted(tmp_pa
         ({"options": {"blocks": 4}}, r"need 9 answers, more than the 7 parties; use blocks: 3"),
         ({"options": {"scale": 24}}, "scale: 24 overflows with the weights that training begins with"),
         ({"options": {"l_x": 26}}, "no l_w fits"),
-        ({"source": {"batch_size": 55}}, "batch_size must be at most 54, the number of training records; got 55"),
+        ({"source": {"batch_size": 55}}, "batch_size must be a whole number from 1 to 54; got 55"),
     ],
 )
 @pytest.mark.parametrize("execution", ["coded", further("equivalent")])

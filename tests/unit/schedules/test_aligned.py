@@ -98,9 +98,7 @@ def test_blocks_in_order_may_be_aligned_too():
 
 def test_a_batch_larger_than_the_data_names_the_fix():
     assert schedule(10, 10, 4).steps == 1
-    with pytest.raises(
-        ConfigurationError, match="batch_size must be at most 10, the number of training records; got 11"
-    ):
+    with pytest.raises(ConfigurationError, match="batch_size must be a whole number from 1 to 10; got 11"):
         schedule(10, 11, 4)
 
 

@@ -194,5 +194,5 @@ def test_only_what_is_asked_for_is_planned():
 
 
 def test_a_batch_larger_than_the_data_is_refused():
-    with pytest.raises(ConfigurationError, match="must be at most 5, the number of training records"):
+    with pytest.raises(ConfigurationError, match="must be a whole number from 1 to 5"):
         FirstComeFirstServed(Records(5), 6, ROSTER, costs(), Faults(0), 0)

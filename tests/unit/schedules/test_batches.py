@@ -46,7 +46,7 @@ def test_an_epoch_depends_on_its_number_and_the_seed_alone():
 
 
 def test_a_batch_larger_than_the_data_names_the_fix():
-    with pytest.raises(ConfigurationError, match="must be at most 10, the number of training records"):
+    with pytest.raises(ConfigurationError, match="must be a whole number from 1 to 10"):
         Shuffled(10, 11, seed=0)
 
 
@@ -205,14 +205,14 @@ def test_phases_are_pure_in_seed_and_epoch():
             "parties some records in common",
         ),
         ([[1, 0], [1, 0]], 1, "party 1 holds no training record; assign it records or leave the party out"),
-        ([[1, 1], [1, 0]], 2, "batch_size must be at most 1, the number of training records of party 1; got 2"),
+        ([[1, 1], [1, 0]], 2, "batch_size must be a whole number from 1 to 1; got 2; party 1 holds 1 training records"),
     ],
 )
 def test_phases_that_cannot_be(present, batch_size, message):
     with pytest.raises(ConfigurationError) as error:
         phases(np.array(present, dtype=bool), batch_size)
     assert str(error.value) == message
-    with pytest.raises(ConfigurationError, match="batch_size must be at most 2, the number of training records; got 3"):
+    with pytest.raises(ConfigurationError, match="batch_size must be a whole number from 1 to 2; got 3"):
         Phases(2, None, 3, 0, 2, lambda e: "owner", lambda e: False)
 
 

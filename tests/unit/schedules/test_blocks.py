@@ -93,7 +93,7 @@ def test_a_resumed_run_needs_the_same_windows():
 
 
 def test_a_batch_larger_than_the_data_is_refused():
-    with pytest.raises(ConfigurationError, match="batch_size must be at most 10"):
+    with pytest.raises(ConfigurationError, match="batch_size must be a whole number from 1 to 10"):
         BlockShuffled(RecordBlocks((5, 5), 2), 11, seed=0)
 
 
