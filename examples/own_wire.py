@@ -26,7 +26,7 @@ class RoundedMean(Mean):
 class RoundedWire(EmbeddingWire):
     """One upload in the shape of an embedding, and gradients back."""
 
-    traits = Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+    traits = Traits(visible=True, loses_quietly=True)
 
     def protection(self, uploads: int) -> None:
         return None

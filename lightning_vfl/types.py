@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+Parties = tuple[int, ...]
+"""Numbers of parties."""
+
+Widths = tuple[int, ...]
+"""A width for each party, in the order of their numbers."""
+
+
 class Stage(StrEnum):
     """The stage to which a round belongs. A stage equals its string; streams, logs and texts use this string."""
 

@@ -41,7 +41,8 @@ class PredictWithout(Callback):
                 f"--absent predicts without the noise of {type(module.aggregator).__name__}, so its ε would not cover "
                 "these predictions; use --model.evaluate plain, which says that embeddings were sent in the clear"
             )
-        absent, moments = self._absent(), None
+        absent = self._absent()
+        moments = None
         refuse(module, Asked((absent,), ()), self._stand_in)
         if self._stand_in.learns and module.datamodule is not None:
             module.datamodule.setup("fit")

@@ -35,7 +35,8 @@ class Moments:
         if rows == 0:
             return
         mean = joint.mean(0)
-        delta, total = mean - self.mean, self.records + rows
+        delta = mean - self.mean
+        total = self.records + rows
         centred = joint - mean
         self.scatter += centred.T @ centred + torch.outer(delta, delta) * (self.records * rows / total)
         self.mean += delta * (rows / total)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.parts import Accounting, Opening, Setup, SharedBottoms, Wire
 from lightning_vfl.rebuildable import Rebuildable
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Roll, Roster, Widths
 from lightning_vfl.wire import Contribution, Embeddings
 
 FLOAT_BITS = 32  # embeddings and gradients in the clear travel as float32
@@ -67,11 +67,11 @@ class Aggregator(Rebuildable, ABC):
     def out_width(self, width: int, roster: Roster) -> int:
         """D_out, the width of the aggregate if every bottom gives ``widths(width, roster)``."""
 
-    def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
+    def widths(self, width: int, roster: Roster) -> Widths:
         """The embedding width that each of the M bottoms must give; default: ``width`` for all."""
         return (width,) * roster.parties
 
-    def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
+    def columns(self, widths: Widths, roll: Roll) -> Tensor:
         """(D_out,) bool, False where a segment of the joint embedding is absent; default: no segment is."""
         return torch.ones(self.out_width(widths[0], Roster.singles(len(widths))), dtype=torch.bool)
 

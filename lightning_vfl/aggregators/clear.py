@@ -21,7 +21,7 @@ from lightning_vfl.aggregators.messages import (
 from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, SharedBottoms, Traits, Wire
 from lightning_vfl.compressors import Compressor, Sender, bytes_of_record, unpacked
 from lightning_vfl.errors import MalformedMessage
-from lightning_vfl.types import Roll, Roster, RoundNames
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 EMBEDDINGS = "embeddings"  # kind of the uploads
@@ -44,10 +44,10 @@ class EmbeddingWire(Wire, ABC):
     Subclass it for embeddings that a party changes before it sends them.
     """
 
-    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+    def legs(self, rows: int, widths: Widths, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
         return (Leg(EMBEDDINGS, "server", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double()),)
 
-    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+    def downlink(self, rows: int, widths: Widths, roster: Roster) -> Leg:
         return gradients_leg(rows, widths)
 
     def needed(self, parties: int) -> int:
@@ -74,17 +74,17 @@ class InTheClear(EmbeddingWire):
     compressor: Compressor | None = None
     gradient_compressor: Compressor | None = None
 
-    traits = Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+    traits = Traits(visible=True, loses_quietly=True)
 
     @property
     def compresses(self) -> bool:
         """Whether messages have other numbers than embeddings and gradients."""
         return self.compressor is not None or self.gradient_compressor is not None
 
-    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+    def legs(self, rows: int, widths: Widths, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
         return tuple(_in_bytes(leg, self.compressor, rows, widths) for leg in super().legs(rows, widths, basis, roster))
 
-    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+    def downlink(self, rows: int, widths: Widths, roster: Roster) -> Leg:
         return _in_bytes(super().downlink(rows, widths, roster), self.gradient_compressor, rows, widths)
 
     def protection(self, uploads: int) -> str | None:
@@ -127,7 +127,7 @@ class ClearParty(PartySide):
         widths = {party: h.shape[1] for party, h in zip(view.parties, contribution.leaves, strict=True)}
         return gradients_in(self.read(answer, widths), contribution.leaves, view)
 
-    def settle(self, parties: tuple[int, ...]) -> None:
+    def settle(self, parties: Parties) -> None:
         """The server has used the embeddings of these parties, and those of no other."""
         if self.sender is not None:
             self.sender.settle(parties)
@@ -169,7 +169,8 @@ class PlainServer(ServerSide):
         return piece
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        message, rows = only(messages), len(view.rows.ids)
+        message = only(messages)
+        rows = len(view.rows.ids)
         shapes = {m: (rows, view.widths[m]) for m in view.roll.counted}
         check_message(message, EMBEDDINGS, "server", shapes, None, view.names, view.roll.included_parties)
         refuse_infinite(message)
@@ -187,7 +188,8 @@ class PlainServer(ServerSide):
         return Aggregate(z.detach(), self.aggregator.columns(widths, roll), saved=_Saved(leaves, z))
 
     def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
-        saved, members = aggregate.saved, view.roll.included_parties
+        saved = aggregate.saved
+        members = view.roll.included_parties
         uploads = [saved.h[m] for m in members]
         found: tuple[Tensor | None, ...] = (None,) * len(uploads)
         if uploads and saved.z.requires_grad:
@@ -215,7 +217,7 @@ class UpdatesInTheClear(SharedBottoms):
         return torch.stack(message.pieces).sum(0)
 
 
-def _in_bytes(leg: Leg, compressor: Compressor | None, rows: int, widths: tuple[int, ...]) -> Leg:
+def _in_bytes(leg: Leg, compressor: Compressor | None, rows: int, widths: Widths) -> Leg:
     """A leg of numbers as it is sent: compressed, with one operation for each number."""
     if compressor is None:
         return leg
@@ -239,12 +241,12 @@ def _read(
     return replace(message, pieces=tuple(found))
 
 
-def gradients_leg(rows: int, widths: tuple[int, ...]) -> Leg:
+def gradients_leg(rows: int, widths: Widths) -> Leg:
     """The gradient of each party's embedding, float32, (rows, D_m)."""
     return Leg(GRADIENTS, "parties", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double())
 
 
-def group_of(message: Message, roster: Roster) -> tuple[int, ...]:
+def group_of(message: Message, roster: Roster) -> Parties:
     """The group of the first sender.
 
     Raises:

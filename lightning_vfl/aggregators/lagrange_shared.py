@@ -16,7 +16,7 @@ from lightning_vfl.aggregators.parts import Heard, PartySide
 from lightning_vfl.checks import one_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, PrimeField
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Roll, Roster, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 DEGREE = 1  # of the polynomial that the parties compute on shares: a sum
@@ -103,8 +103,10 @@ class SharedWire(CodedWire):
 
     codec: FixedPoint
 
-    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
-        m, code, bits = roster.parties, self.coding.code(roster.parties), self.coding.field.wire_bits
+    def legs(self, rows: int, widths: Widths, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
+        m = roster.parties
+        code = self.coding.code(roster.parties)
+        bits = self.coding.field.wire_bits
         results = torch.full((m,), -(-rows // code.blocks) * widths[0])
         sharing = 2.0 * m * (code.blocks + code.privacy) * results.double()
         shares = Leg(EMBEDDINGS, "peers", (m - 1) * results, bits, sharing)
@@ -153,7 +155,8 @@ class SharingParty(PartySide):
             ConfigurationError: if a sum could wrap around; every party checks its own part.
         """
         bits = self.codec.l_x
-        bound, integers = self.codec.field.half // int(view.called.sum()), []
+        bound = self.codec.field.half // int(view.called.sum())
+        integers = []
         for i in mine:
             h = contribution.leaves[i].detach()
             largest = float(h.abs().max()) if h.numel() else 0.0
@@ -201,7 +204,8 @@ class DecodingServer(MeanServer):
     codec: FixedPoint
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        message, code = only(messages), self.coding.code(view.roster.parties)
+        message = only(messages)
+        code = self.coding.code(view.roster.parties)
         rows = -(-len(view.rows.ids) // code.blocks)
         check_results(message, SUMS, rows, self.coding.needed(code.blocks), view)
         refuse_outside(message.pieces, message.senders, SUMS, self.codec.field.modulus)

@@ -23,7 +23,7 @@ from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked
 from lightning_vfl.privacy.events import ASSUMED, GaussianEvent, PrivacyEvent
 from lightning_vfl.privacy.exact_normal import rounded_normal
 from lightning_vfl.streams import Name, stream
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Parties, Roll, Roster, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Embeddings, Message, PartyView
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ class NoisyWire(EmbeddingWire):
     mechanism: Mechanism
     inner: Aggregator
 
-    @property
-    def traits(self) -> Traits:
-        return Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+    traits = Traits(visible=True, loses_quietly=True)
 
     def protection(self, uploads: int) -> str:
         noise, clip = self.mechanism.noise, self.mechanism.clip
@@ -183,7 +181,7 @@ class NoisyParty(PartySide):
     def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
         """The server's gradient, at the noisy upload, through the party's own clipping."""
         answers = self._clear.carry(answer, contribution, view)
-        sent = () if answer.receivers is None else answer.receivers
+        sent = answer.receivers or ()
         hosted = zip(view.parties, contribution.leaves, answers, strict=True)
         return tuple(self.mechanism.through_clip(h, grad) if m in sent else grad for m, h, grad in hosted)
 
@@ -202,7 +200,7 @@ class NoisyUploads(Accounting):
     def simulated(self) -> str | None:
         return self.mechanism.simulated
 
-    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
+    def event(self, included: Parties, widths: Widths, roster: Roster) -> PrivacyEvent | None:
         """The uploads of these parties."""
         if not included:
             return None
@@ -319,10 +317,10 @@ class LocalGaussian(Aggregator):
     def out_width(self, width: int, roster: Roster) -> int:
         return self.inner.out_width(width, roster)
 
-    def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
+    def widths(self, width: int, roster: Roster) -> Widths:
         return self.inner.widths(width, roster)
 
-    def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
+    def columns(self, widths: Widths, roll: Roll) -> Tensor:
         return self.inner.columns(widths, roll)
 
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:

@@ -157,7 +157,7 @@ def gradients_by_party(answer: Message, shapes: Mapping[int, tuple[int, ...]], v
             f"the server sent '{answer.kind}' to {answer.to} where '{GRADIENTS}' to parties are due in "
             f"{_round(view.names)}; the server and all parties must run the same recipe"
         )
-    receivers = () if answer.receivers is None else answer.receivers
+    receivers = answer.receivers or ()
     if len(receivers) != len(answer.pieces) or len({*receivers}) != len(receivers):
         raise MalformedMessage(
             f"the server sent {len(answer.pieces)} '{GRADIENTS}' to {_parties(receivers)}; each party gets one"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.coded.blocks import Blocks
 from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.types import PartyRecords, Roll, Roster, Stage
+from lightning_vfl.types import Parties, PartyRecords, Roll, Roster, Stage, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 
@@ -24,8 +24,8 @@ class Traits:
 
     Args:
         visible: the server can read one party's upload, so that it can reuse an old one.
-        everybody_called: parties that hold none of a batch's records take part too, so that nobody can tell.
         loses_quietly: the uploads that arrive can be used although another upload that was expected is lost.
+        everybody_called: parties that hold none of a batch's records take part too, so that nobody can tell.
         equivalent: rounds run ``Wire.clear`` instead of the messages: same value, bytes and seconds, no secrets.
         corrects: how many wrong answers are corrected in a round.
         steady: two aggregates of one record never differ by one party's embedding: every sum is always of the same
@@ -33,10 +33,10 @@ class Traits:
     """
 
     visible: bool
-    everybody_called: bool
     loses_quietly: bool
-    equivalent: bool
-    corrects: int
+    everybody_called: bool = False
+    equivalent: bool = False
+    corrects: int = 0
     steady: bool = False
 
     @property
@@ -56,7 +56,7 @@ class Heard:
     """
 
     included: Tensor
-    parties: tuple[int, ...]
+    parties: Parties
     received: Message | None
 
 
@@ -116,7 +116,7 @@ class Wire(ABC):
         """What a protocol asks before training."""
 
     @abstractmethod
-    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+    def legs(self, rows: int, widths: Widths, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
         """The traffic of the parties in a round of ``rows`` records, from shapes alone.
 
         Args:
@@ -127,7 +127,7 @@ class Wire(ABC):
         """
 
     @abstractmethod
-    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+    def downlink(self, rows: int, widths: Widths, roster: Roster) -> Leg:
         """The server's answer to the parties."""
 
     @abstractmethod
@@ -180,7 +180,7 @@ class Setup(ABC):
         """How N records are stacked in coded rows, so that schedules can offer cheap batches."""
 
     @abstractmethod
-    def legs(self, records: int, basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+    def legs(self, records: int, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
         """The traffic of set-up, from shapes alone."""
 
     @abstractmethod
@@ -196,7 +196,7 @@ class Setup(ABC):
         """
 
     @abstractmethod
-    def empty_memory(self, records: int, basis: tuple[int, ...], view: PartyView) -> Any:
+    def empty_memory(self, records: int, basis: Widths, view: PartyView) -> Any:
         """What the hosted parties hold before the first message has arrived."""
 
     @abstractmethod
@@ -245,7 +245,7 @@ class Accounting(ABC):
         """Why the privacy figures hold in a deployment only, in words for the summary; None: they hold here."""
 
     @abstractmethod
-    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
+    def event(self, included: Parties, widths: Widths, roster: Roster) -> PrivacyEvent | None:
         """What a round with these parties releases about each of its records; None: nothing."""
 
     @abstractmethod

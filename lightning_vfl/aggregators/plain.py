@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Parties, Roll, Roster, Widths
 
 
 def _held(h: Tensor, party: int, present: Tensor | None) -> Tensor:
@@ -19,7 +19,7 @@ def _held(h: Tensor, party: int, present: Tensor | None) -> Tensor:
     return h if present is None else torch.where(present[:, party, None], h, h.new_zeros(()))
 
 
-def _stacked(h: tuple[Tensor, ...], counted: tuple[int, ...], present: Tensor | None) -> Tensor:
+def _stacked(h: tuple[Tensor, ...], counted: Parties, present: Tensor | None) -> Tensor:
     """(n, B, D): the counted parties' embeddings, in order of their numbers; one zero if no party counts."""
     if not counted:
         return torch.zeros_like(h[0]).unsqueeze(0)
@@ -29,7 +29,7 @@ def _stacked(h: tuple[Tensor, ...], counted: tuple[int, ...], present: Tensor | 
     )
 
 
-def _there(present: Tensor, counted: tuple[int, ...]) -> Tensor:
+def _there(present: Tensor, counted: Parties) -> Tensor:
     """(B, n) bool: which of the counted parties hold which row."""
     return present if len(counted) == present.shape[1] else present[:, list(counted)]
 
@@ -66,7 +66,7 @@ class Concat(Aggregator):
             )
         return self
 
-    def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
+    def widths(self, width: int, roster: Roster) -> Widths:
         return super().widths(width, roster) if self._widths is None else self._widths
 
     def out_width(self, width: int, roster: Roster) -> int:
@@ -76,7 +76,7 @@ class Concat(Aggregator):
         counted = roll.counted
         return torch.cat([_held(x, m, present) if m in counted else torch.zeros_like(x) for m, x in enumerate(h)], 1)
 
-    def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
+    def columns(self, widths: Widths, roll: Roll) -> Tensor:
         return (roll.included | roll.filled).repeat_interleave(torch.tensor(widths))
 
 

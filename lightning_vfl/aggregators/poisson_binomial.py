@@ -19,7 +19,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import poisson_binomial_rdp, shown
 from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Rows, Widths
 
 if TYPE_CHECKING:
     from typing import Any
@@ -108,11 +108,12 @@ class DrawnSums(Accounting):
     def simulated(self) -> str | None:
         return SIMULATED if self.codec.draws == "seeded" else None
 
-    def event(self, included: tuple[int, ...], widths: tuple[int, ...], roster: Roster) -> PrivacyEvent | None:
+    def event(self, included: Parties, widths: Widths, roster: Roster) -> PrivacyEvent | None:
         """The sums that these parties are in; of several segments, all their coordinates together."""
         sums = self.layer.segments(roster)
         if self.layer.layout == "sum":
-            members, segments = [len(included)] if included else [], 1
+            members = [len(included)] if included else []
+            segments = 1
         else:
             members = [len(others) for others in sums.members if all(m in included for m in others)]
             segments = len(members)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.clear import wire_of
-from lightning_vfl.types import Roll
+from lightning_vfl.types import Parties, Roll, Widths
 
 if TYPE_CHECKING:
     from lightning_vfl.aggregators.base import Aggregator
@@ -25,21 +25,21 @@ class Readable:
         scale: the aggregate is the sum times this number.
     """
 
-    parties: tuple[int, ...]
+    parties: Parties
     width: int
     inside: tuple[Tensor, ...] = ()
     outside: Tensor | None = None
     scale: float = 1.0
 
 
-def readable(aggregator: "Aggregator", widths: tuple[int, ...]) -> list[Readable]:
+def readable(aggregator: "Aggregator", widths: Widths) -> list[Readable]:
     """Each party's embedding, where embeddings are sent in the clear or with noise; else the sums in the aggregate."""
     if wire_of(aggregator).traits.visible:
         return [Readable((party,), width) for party, width in enumerate(widths)]
     return sums_of(aggregator, widths)
 
 
-def sums_of(aggregator: "Aggregator", widths: tuple[int, ...]) -> list[Readable]:
+def sums_of(aggregator: "Aggregator", widths: Widths) -> list[Readable]:
     """The sums in an aggregate: columns of the aggregate to which the same parties add."""
     everybody = Roll.everyone(len(widths))
     units = torch.split(torch.eye(sum(widths)), list(widths), 1)

@@ -114,7 +114,8 @@ def epsilon_of_trials(values: "Numbers", second: "NDArray[np.bool_]", delta: flo
         Clopper, Pearson, 1934 (the rates); Nasr et al., "Adversary Instantiation: Lower Bounds for Differentially
         Private Machine Learning", IEEE Symposium on Security and Privacy 2021, section IV.
     """
-    bounds, estimates = [0.0], [0.0]
+    bounds = [0.0]
+    estimates = [0.0]
     a, b = values[~second], values[second]
     for rare, often in ((a, b), (-b, -a)):
         choose_rare, rare_left = np.split(rare, [len(rare) // 4])

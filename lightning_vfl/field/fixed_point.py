@@ -82,7 +82,8 @@ class FixedPoint:
             from lightning_vfl.field.kernels import nearest  # numba: 0.5 s, where it is used
 
             x = x.detach().contiguous()
-            rounded, real = torch.empty_like(x), np.float32 if x.dtype == torch.float32 else np.float64
+            rounded = torch.empty_like(x)
+            real = np.float32 if x.dtype == torch.float32 else np.float64
             nearest(x.view(-1).numpy(), real(2.0**self.l_x), real(0.5), rounded.view(-1).numpy())
             return rounded
         scaled = (x if x.dtype in (torch.float32, torch.float64) else x.float()) * 2.0**self.l_x
@@ -96,12 +97,14 @@ class FixedPoint:
             w: the weights.
             words: gives n uniform 64-bit words for n, e.g. ``stream(seed, "weights", round, party).random_raw``.
         """
-        w, bits = w.detach(), words(w.numel())
+        w = w.detach()
+        bits = words(w.numel())
         if w.device.type == "cpu" and w.dtype in (torch.float32, torch.float64):
             from lightning_vfl.field.kernels import neighbours
 
             w = w.contiguous()
-            rounded, most = torch.empty(w.shape, dtype=torch.int64), float(min(self.field.half - 1, 2**53))
+            rounded = torch.empty(w.shape, dtype=torch.int64)
+            most = float(min(self.field.half - 1, 2**53))
             if neighbours(w.view(-1).numpy(), bits, self.l_w, most, rounded.view(-1).numpy()):
                 return rounded
         scaled = self._scaled(w, "l_w", self.l_w)

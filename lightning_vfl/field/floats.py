@@ -52,7 +52,9 @@ def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
     if not total.numel() or not terms:
         total.zero_()
         return
-    batch, left, right = total.shape[:-2], balanced(p, s).bits, balanced(p, t).bits
+    batch = total.shape[:-2]
+    left = balanced(p, s).bits
+    right = balanced(p, t).bits
     b = b.flatten(-2)
     rows = max(1, BUFFER // (prod(batch) * s * t * n))
     partial = a.new_empty(0, 0)
@@ -101,8 +103,10 @@ def along(start: Tensor, end: Tensor, times: Tensor, p: int) -> tuple[Tensor, bo
     from lightning_vfl.field import kernels
 
     out = torch.empty((len(times), *start.shape), dtype=torch.int64)
-    a, b = start.contiguous().view(-1).numpy(), end.contiguous().view(-1).numpy()
-    factors, lines = times.contiguous().numpy(), out.view(len(times), -1).numpy()
+    a = start.contiguous().view(-1).numpy()
+    b = end.contiguous().view(-1).numpy()
+    factors = times.contiguous().numpy()
+    lines = out.view(len(times), -1).numpy()
     size = start.numel()
     if a.shape != b.shape:
         raise ValueError(f"the two vectors have shapes {tuple(start.shape)} and {tuple(end.shape)}; give equal ones")

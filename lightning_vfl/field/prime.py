@@ -200,7 +200,9 @@ class PrimeField:
         from lightning_vfl.field.kernels import pick
 
         elements = torch.empty(tuple(shape), dtype=torch.int64)
-        out, drawn, mask = elements.view(-1).numpy(), 0, (1 << self.wire_bits) - 1
+        out = elements.view(-1).numpy()
+        drawn = 0
+        mask = (1 << self.wire_bits) - 1
         while drawn < len(out):
             missing = len(out) - drawn
             short = self.wire_bits <= 32

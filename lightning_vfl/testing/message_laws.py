@@ -7,7 +7,7 @@ import torch
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.testing.law import require, require_close, require_same_bits
 from lightning_vfl.testing.rounds import BASIS, RECORDS, ROWS, Subject, Upload
-from lightning_vfl.types import Stage
+from lightning_vfl.types import Parties, Stage
 from lightning_vfl.wire import Leg, LinearForms, Message
 
 
@@ -44,9 +44,10 @@ def messages_fit_their_legs(subject: Subject) -> None:
     require(receivers == members, what)
 
 
-def _require_fit(message: Message, leg: Leg, senders: tuple[int, ...]) -> None:
+def _require_fit(message: Message, leg: Leg, senders: Parties) -> None:
     """The message has the kind, the destination, the senders and the size that the leg announces."""
-    kind, parties = message.kind, len(leg.elements)
+    kind = message.kind
+    parties = len(leg.elements)
     what, announced = (kind, message.to), (leg.kind, leg.to)
     require(what == announced, f"a message '{kind}' to {message.to} is sent where {announced} is announced")
     require(message.senders == senders, f"'{kind}' has the senders {message.senders} instead of {senders}")

@@ -16,7 +16,7 @@ from lightning_vfl.aggregators.parts import Heard, Opening, PartySide
 from lightning_vfl.networks.polynomial import PolynomialNetwork
 from lightning_vfl.rounds.ends import open_round
 from lightning_vfl.rounds.exchange import Exchange, Sides
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import (
     Aggregate,
     Contribution,
@@ -68,9 +68,7 @@ class Upload:
         self.legs = (side or wire_of(aggregator).party_side()).upload(contribution, view)
         self.first = next(self.legs)
 
-    def then(
-        self, included: Tensor, received: Message | None = None, parties: tuple[int, ...] | None = None
-    ) -> Message:
+    def then(self, included: Tensor, received: Message | None = None, parties: Parties | None = None) -> Message:
         """The next leg of these parties (None: of all hosted parties), after the last leg has been closed."""
         return self.legs.send(Heard(included, self.view.parties if parties is None else parties, received))
 
@@ -208,7 +206,7 @@ class Subject:
         return Played(aggregator, contribution, view, server)
 
     def contribution(
-        self, aggregator: Aggregator, parties: tuple[int, ...], dtype: torch.dtype = torch.float32
+        self, aggregator: Aggregator, parties: Parties, dtype: torch.dtype = torch.float32
     ) -> Contribution:
         """The contribution of these parties, with leaves that need gradients; the same numbers for any others."""
         generator = torch.Generator().manual_seed(0)
@@ -223,7 +221,7 @@ class Subject:
         return LinearForms(leaves, tuple(records.basis(m, torch.tensor(ROWS)) for m in parties))
 
     def view(
-        self, aggregator: Aggregator, parties: tuple[int, ...], called: Tensor, present: Tensor | None, number: int = 0
+        self, aggregator: Aggregator, parties: Parties, called: Tensor, present: Tensor | None, number: int = 0
     ) -> PartyView:
         """The view of these hosted parties, after their set-up or the opening of the round."""
         names = RoundNames(0, Stage.FIT, number)

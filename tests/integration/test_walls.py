@@ -33,7 +33,7 @@ class SharedSum(Aggregator):
 
 
 class SharedWire(EmbeddingWire):
-    traits = Traits(visible=False, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+    traits = Traits(visible=False, loses_quietly=True)
 
     def legs(self, rows, widths, basis, roster):
         parties = roster.parties
@@ -107,7 +107,7 @@ class LinearSum(Aggregator):
 
 
 class LinearWire(EmbeddingWire):
-    traits = Traits(visible=True, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+    traits = Traits(visible=True, loses_quietly=True)
 
     def __init__(self, aggregator):
         self.aggregator = aggregator

@@ -18,7 +18,7 @@ from lightning_vfl.checks import positive, within
 from lightning_vfl.crypto import Keystream, SeededSecrets
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import LagrangeCode, PrimeField
-from lightning_vfl.types import Roll, Roster, RoundNames
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Widths
 from lightning_vfl.wire import Aggregate, Leg, Message, ServerView
 
 
@@ -167,15 +167,9 @@ class CodedWire(Wire, ABC):
 
     @property
     def traits(self) -> Traits:
-        return Traits(
-            visible=False,
-            everybody_called=False,
-            loses_quietly=True,
-            equivalent=self.equivalent,
-            corrects=self.coding.wrong,
-        )
+        return Traits(visible=False, loses_quietly=True, equivalent=self.equivalent, corrects=self.coding.wrong)
 
-    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+    def downlink(self, rows: int, widths: Widths, roster: Roster) -> Leg:
         return gradients_leg(rows, widths)
 
     def needed(self, parties: int) -> int:
@@ -202,7 +196,7 @@ class MeanServer(ServerSide, ABC):
         return Message(GRADIENTS, "parties", (), (share,) * len(members), receivers=members, round=view.names)
 
 
-def aggregate_of(mean: Tensor, corrected: tuple[int, ...] = ()) -> Aggregate:
+def aggregate_of(mean: Tensor, corrected: Parties = ()) -> Aggregate:
     """The aggregate of a decoded mean (B, D), all of whose columns are there."""
     columns = torch.ones(mean.shape[1], dtype=torch.bool)
     return Aggregate(mean.to(torch.get_default_dtype()), columns, corrected=corrected)

@@ -15,7 +15,7 @@ from lightning_vfl.aggregators.coded.shares import Shares
 from lightning_vfl.aggregators.parts import Setup
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, auto_weight_bits
-from lightning_vfl.types import PartyRecords, Roster, Stage
+from lightning_vfl.types import PartyRecords, Roster, Stage, Widths
 from lightning_vfl.wire import Gate, Leg, Message, PartyView
 
 SHARED_AT_ONCE = 2**21  # share elements of one message of set-up: 16 MiB
@@ -39,42 +39,42 @@ class DataShares(Setup):
     def arrangement(self, records: int, parties: int, seed: int, stage: Stage) -> Blocks:
         return arrangement(self.coding, records, parties, seed, stage)
 
-    def legs(self, records: int, basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+    def legs(self, records: int, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
         m = roster.parties
-        k = self.coding.blocks_for(m)
-        elements = -(-records // k) * torch.tensor(basis)
-        flops = 2.0 * m * (k + self.coding.privacy) * elements.double()
+        blocks = self.coding.blocks_for(m)
+        elements = -(-records // blocks) * torch.tensor(basis)
+        flops = 2.0 * m * (blocks + self.coding.privacy) * elements.double()
         return (Leg(DATA, "peers", (m - 1) * elements, self.coding.field.wire_bits, flops, gate=Gate.ALL),)
 
     def propose(self, records: PartyRecords, party: int, weight: Tensor, roster: Roster) -> Mapping[str, int]:
         """The most scale bits at which the party's own part of a sum cannot wrap around."""
-        field, l_x = self.coding.field, self.scale.l_x
-        codec, headroom = FixedPoint(field, l_x, 0), self.scale.headroom if self.scale.given == "auto" else 1.0
+        field = self.coding.field
+        codec = FixedPoint(field, self.scale.l_x, 0)
+        headroom = self.scale.headroom if self.scale.given == "auto" else 1.0
         expected = weight.abs().clamp(min=len(weight) ** -0.5 / 4)  # weights that begin as zeros do not stay zeros
         bits = []
         for ids in torch.split(torch.arange(len(records)), QUANTISED_AT_ONCE):
             x = codec.quantise_data(records.basis(party, ids))
-            bits.append(auto_weight_bits(field, l_x, x, expected, roster.parties, headroom))
+            bits.append(auto_weight_bits(field, self.scale.l_x, x, expected, roster.parties, headroom))
         return {"l_w": min(bits)}
 
     def settle(self, proposals: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
         """The smallest of the proposed scale bits, or the given ones if they are not more."""
-        least, given = min(proposal["l_w"] for proposal in proposals), self.scale.given
-        if given == "auto":
-            return {"l_w": least}
-        if given > least:
+        least = min(proposal["l_w"] for proposal in proposals)
+        chosen = least if self.scale.given == "auto" else self.scale.given
+        if chosen > least:
             raise ConfigurationError(
-                f"scale: {given} overflows with the weights that training begins with, for l_x = {self.scale.l_x}, p = "
-                f"{self.coding.field.modulus} and {len(proposals)} parties; use scale: auto, {least} or less, or a "
+                f"scale: {chosen} overflows with the weights that training begins with, for l_x = {self.scale.l_x}, p "
+                f"= {self.coding.field.modulus} and {len(proposals)} parties; use scale: auto, {least} or less, or a "
                 "larger field"
             )
-        return {"l_w": given}
+        return {"l_w": chosen}
 
-    def empty_memory(self, records: int, basis: tuple[int, ...], view: PartyView) -> Shares | None:
+    def empty_memory(self, records: int, basis: Widths, view: PartyView) -> Shares | None:
         if self.equivalent:
             return None
-        m, (seed, stage, _) = view.roster.parties, view.names
-        blocks = self.arrangement(records, m, seed, stage)
+        m = view.roster.parties
+        blocks = self.arrangement(records, m, view.names.seed, view.names.stage)
         word = torch.int32 if self.coding.field.modulus <= 2**31 else torch.int64
         table = torch.empty((len(view.parties), blocks.rows, sum(basis)), dtype=word)
         offsets = tuple(np.cumsum((0, *basis)).tolist())
@@ -83,30 +83,34 @@ class DataShares(Setup):
     def offer(self, records: PartyRecords, memory: Shares | None, view: PartyView) -> Iterator[Message]:
         if memory is None:
             return
-        m, field = view.roster.parties, self.coding.field
-        code, codec = self.coding.code(m), FixedPoint(field, self.scale.l_x, 0)
+        m = view.roster.parties
         for party in view.parties:
-            width = memory.offsets[party + 1] - memory.offsets[party]
-            step = max(1, SHARED_AT_ONCE // (m * width))
+            step = max(1, SHARED_AT_ONCE // (m * memory.width(party)))
             for start in range(0, memory.blocks.rows, step):
                 ids = memory.blocks.at(start, min(start + step, memory.blocks.rows))  # (rows, K)
-                padded = ids == PADDING
-                basis = records.basis(party, ids.masked_fill(padded, 0).flatten())
-                x = codec.quantise_data(basis).view(*ids.shape, width)
-                if padded.any():
-                    x[padded.to(x.device)] = 0
-                x = field.embed(x).transpose(0, 1)
-                masks = self.coding.masks(view.names, f"data {start}", [party], [len(ids)], self.coding.privacy, width)
-                shares = code.share(x, masks.to(x.device))
+                secrets = self._elements(records, party, ids)
+                rows, width = secrets.shape[1:]
+                masks = self.coding.masks(view.names, f"data {start}", [party], [rows], self.coding.privacy, width)
+                shares = self.coding.code(m).share(secrets, masks.to(secrets.device))
                 yield Message(DATA, "peers", (party,), (shares,), round=view.names)
+
+    def _elements(self, records: PartyRecords, party: int, ids: Tensor) -> Tensor:
+        """(K, rows, W), a party's records of coded rows with these ids (rows, K); zeros for ``PADDING``."""
+        padded = ids == PADDING
+        basis = records.basis(party, ids.masked_fill(padded, 0).flatten())
+        x = FixedPoint(self.coding.field, self.scale.l_x, 0).quantise_data(basis).view(*ids.shape, basis.shape[1])
+        if padded.any():
+            x[padded.to(x.device)] = 0
+        return self.coding.field.embed(x).transpose(0, 1)
 
     def accept(self, memory: Shares, message: Message, view: PartyView) -> Shares:
         check_data_shares(message, memory, SHARED_AT_ONCE, self.coding.field, view)
         (sender,) = message.senders
-        start, columns = memory.filled[sender], slice(memory.offsets[sender], memory.offsets[sender + 1])
-        own = received_by(view.parties, message)
-        memory.table[:, start : start + own.shape[1], columns] = own
-        memory.filled[sender] = start + own.shape[1]
+        shares = received_by(view.parties, message)
+        start = memory.filled[sender]
+        end = start + shares.shape[1]
+        memory.table[:, start:end, memory.columns(sender)] = shares
+        memory.filled[sender] = end
         return memory
 
 

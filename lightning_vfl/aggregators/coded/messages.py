@@ -19,9 +19,11 @@ def check_data_shares(message: Message, memory: Shares, at_once: int, field: Pri
         MalformedMessage: also for a piece too many.
     """
     m = view.roster.parties
-    widths = {party: memory.offsets[party + 1] - memory.offsets[party] for party in range(m)}
-    left = {party: memory.blocks.rows - memory.filled[party] for party in range(m)}
-    shapes = {party: (min(max(1, at_once // (m * w)), left[party]), w) for party, w in widths.items()}
+    shapes = {}
+    for party in range(m):
+        rows_left = memory.blocks.rows - memory.filled[party]
+        width = memory.width(party)
+        shapes[party] = (min(max(1, at_once // (m * width)), rows_left), width)
     check_message(message, DATA, "peers", shapes, torch.int64, view.names, 1, view.parties, m)
     refuse_outside(message.pieces, message.senders, DATA, field.modulus)
 
@@ -34,22 +36,18 @@ def check_model_shares(
     Raises:
         MalformedMessage: also where the data shares of a sender are not complete.
     """
-    who, m = included.nonzero().flatten().tolist(), view.roster.parties
     width = width_of(message)
-    shapes = {party: (memory.offsets[party + 1] - memory.offsets[party], width) for party in who}
-    more = ZEROS if rerandomised else None
-    check_message(message, MODELS, "peers", shapes, torch.int64, view.names, who, view.parties, m, more)
+    senders = included.nonzero().flatten().tolist()
+    shapes = {party: (memory.width(party), width) for party in senders}
+    _check_all(message, MODELS, shapes, view, ZEROS if rerandomised else None)
     if message.alongside is not None:
-        zeros = dict.fromkeys(who, (rows, width))
-        check_message(message.alongside, ZEROS, "peers", zeros, torch.int64, view.names, who, view.parties, m)
+        _check_all(message.alongside, ZEROS, dict.fromkeys(senders, (rows, width)), view)
 
 
 def check_embedding_shares(message: Message, rows: int, included: Tensor, view: PartyView) -> None:
     """Shares of the embeddings of every included party."""
-    who, m = included.nonzero().flatten().tolist(), view.roster.parties
-    width = width_of(message)
-    shapes = dict.fromkeys(who, (rows, width))
-    check_message(message, EMBEDDINGS, "peers", shapes, torch.int64, view.names, who, view.parties, m)
+    shapes = dict.fromkeys(included.nonzero().flatten().tolist(), (rows, width_of(message)))
+    _check_all(message, EMBEDDINGS, shapes, view)
 
 
 def check_results(message: Message, kind: str, rows: int, needed: int, view: ServerView) -> None:
@@ -57,3 +55,11 @@ def check_results(message: Message, kind: str, rows: int, needed: int, view: Ser
     answering = view.roll.responders.nonzero().flatten().tolist()
     shapes = dict.fromkeys(answering, (rows, view.widths[0]))
     check_message(message, kind, "server", shapes, torch.int64, view.names, needed)
+
+
+def _check_all(
+    message: Message, kind: str, shapes: dict[int, tuple[int, int]], view: PartyView, alongside: str | None = None
+) -> None:
+    """Shares of these shapes, each of which has to be there."""
+    parties = view.roster.parties
+    check_message(message, kind, "peers", shapes, torch.int64, view.names, shapes, view.parties, parties, alongside)

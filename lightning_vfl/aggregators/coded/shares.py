@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lightning_vfl.aggregators.coded.blocks import Blocks
+from lightning_vfl.types import Parties
 
 
 @dataclass(eq=False)
@@ -19,7 +20,7 @@ class Shares:
         filled: coded rows that have arrived, by sender.
     """
 
-    holders: tuple[int, ...]
+    holders: Parties
     blocks: Blocks
     offsets: tuple[int, ...]
     table: Tensor
@@ -29,3 +30,11 @@ class Shares:
     def nbytes(self) -> int:
         """Size of the table."""
         return self.table.nbytes
+
+    def columns(self, party: int) -> slice:
+        """The columns of a party in the table."""
+        return slice(self.offsets[party], self.offsets[party + 1])
+
+    def width(self, party: int) -> int:
+        """W of a party."""
+        return self.offsets[party + 1] - self.offsets[party]

@@ -130,7 +130,8 @@ class Shift(Codec):
         values = h.detach().cpu().contiguous()
         values = values if values.dtype in (torch.float32, torch.float64) else values.float()
         integers = torch.empty(values.shape, dtype=torch.int32)
-        flat, size = integers.numpy().reshape(-1), values.numel()
+        flat = integers.numpy().reshape(-1)
+        size = values.numel()
         outside, wrong = shift(values.numpy().reshape(-1), words.reshape(-1), flat, self.clip, self.levels)
         if wrong:
             raise ConfigurationError("NaN or infinity cannot be quantised; clean the data or lower the learning rate")

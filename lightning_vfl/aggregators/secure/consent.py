@@ -10,6 +10,7 @@ import torch
 from lightning_vfl.crypto import verified
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import encoded
+from lightning_vfl.types import Parties
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class Survivors:
     session: bytes
     stage: str
     round: int
-    called: tuple[int, ...]
-    included: tuple[int, ...]
+    called: Parties
+    included: Parties
 
     @cached_property
     def digest(self) -> bytes:
@@ -49,7 +50,7 @@ class Survivors:
         """A party's signature, 64 bytes."""
         return signer.sign(DOMAIN, self.digest)
 
-    def refuse(self, party: int, masked: tuple[int, ...] | None, needed: int) -> None:
+    def refuse(self, party: int, masked: Parties | None, needed: int) -> None:
         """Refuse a statement that would let the server read the party's upload.
 
         Args:

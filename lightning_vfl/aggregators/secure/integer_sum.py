@@ -12,7 +12,7 @@ from lightning_vfl.aggregators.secure.codec import Codec
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.masked_wire import MaskedWire
 from lightning_vfl.aggregators.secure.opening import LayerOpening
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Roll, Roster, Widths
 
 
 class IntegerSum(Aggregator):
@@ -43,7 +43,7 @@ class IntegerSum(Aggregator):
         bound._roster = roster
         return bound
 
-    def widths(self, width: int, roster: Roster) -> tuple[int, ...]:
+    def widths(self, width: int, roster: Roster) -> Widths:
         return tuple(width * len(own) for own in self._layer.segments(roster).of)
 
     def out_width(self, width: int, roster: Roster) -> int:
@@ -51,7 +51,8 @@ class IntegerSum(Aggregator):
 
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
         """The sum of the embeddings, neither clipped nor rounded."""
-        sums, joined = self._layer.segments(self._known(len(h))), []
+        sums = self._layer.segments(self._known(len(h)))
+        joined = []
         for segment, members in enumerate(sums.members):
             total = torch.zeros_like(sums.part(h[members[0]], members[0], segment))
             for m in self._layer.sums.counted(members, roll):
@@ -60,7 +61,7 @@ class IntegerSum(Aggregator):
             joined.append(total)
         return torch.cat(joined, 1)
 
-    def columns(self, widths: tuple[int, ...], roll: Roll) -> Tensor:
+    def columns(self, widths: Widths, roll: Roll) -> Tensor:
         roster = self._known(len(widths))
         width = widths[0] // len(self._layer.segments(roster).of[0])
         return self._layer.sums.columns(roster, width, roll)

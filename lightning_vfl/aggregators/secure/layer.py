@@ -28,7 +28,7 @@ from lightning_vfl.checks import one_of
 from lightning_vfl.crypto import Identities, MaskNames, add_together, key_period
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.types import Roster
+from lightning_vfl.types import Parties, Roster
 from lightning_vfl.wire import Message, PartyView
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class SecureLayer:
                 "use groups of three or more, or accept it with allow_single: true"
             )
 
-    def exposed(self, roster: Roster) -> tuple[int, ...]:
+    def exposed(self, roster: Roster) -> Parties:
         """The groups whose embeddings stand alone in a sum."""
         alone = []
         for members in self.segments(roster).members:
@@ -129,7 +129,7 @@ class SecureLayer:
             alone += inside if len(inside) < 2 else []
         return tuple(alone)
 
-    def refuse_alone(self, members: tuple[int, ...], roster: Roster) -> None:
+    def refuse_alone(self, members: Parties, roster: Roster) -> None:
         """Refuse an upload into a sum of a single group, right before it is sent.
 
         Raises:
@@ -160,7 +160,8 @@ class SecureLayer:
 
     def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
         """(M,) bool: of the parties whose uploads have arrived, those the server can use; nobody: the round is lost."""
-        usable, nobody = roster.whole(arrived), torch.zeros_like(arrived)
+        usable = roster.whole(arrived)
+        nobody = torch.zeros_like(arrived)
         if self.layout == "sum":
             if self.recovery is None and not torch.equal(arrived, called):
                 return nobody  # a mask is missing, and nothing cancels
@@ -175,7 +176,8 @@ class SecureLayer:
         self, values: Mapping[int, "UInts"], members: Sequence[int], purpose: str, segment: int, view: PartyView
     ) -> None:
         """Turn hosted parties' integers into uploads: uniform words, whose masks cancel over the members. In place."""
-        names, memory = view.names, view.memory
+        names = view.names
+        memory = view.memory
         refuse_lacking(memory.publics, members, KEYS)
         name = MaskNames(purpose, names.stage, segment, view.rows.start, memory.period)
         add_together(memory.masks, values, members, name, names.round)
@@ -197,7 +199,8 @@ class SecureLayer:
         Raises:
             RuntimeError: for a set that a party does not sign.
         """
-        survivors, memory = self._survivors(included, view), view.memory
+        survivors = self._survivors(included, view)
+        memory = view.memory
         signed = (memory.vault.sign(party, survivors, memory.signers[party]) for party in view.parties)
         signatures = tuple(bytes_of(signature) for signature in signed)
         return Message(SIGNED, "server", view.parties, signatures, round=view.names, relayed=True)
@@ -208,7 +211,8 @@ class SecureLayer:
         Raises:
             RuntimeError: unless the party and t - 1 others have signed this set of survivors.
         """
-        vault, survivors = view.memory.vault, self._survivors(included, view)
+        vault = view.memory.vault
+        survivors = self._survivors(included, view)
         if signed is not None:
             shapes = dict.fromkeys(survivors.called, (SIGNATURE,))
             check_message(signed, SIGNED, "server", shapes, torch.uint8, view.names)
@@ -236,5 +240,5 @@ class SecureLayer:
 
 
 @lru_cache(maxsize=1024)
-def _groups_among(members: tuple[int, ...], roster: Roster) -> int:
+def _groups_among(members: Parties, roster: Roster) -> int:
     return sum(any(m in members for m in group) for group in roster.groups)

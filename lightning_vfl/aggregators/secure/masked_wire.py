@@ -17,13 +17,14 @@ from lightning_vfl.aggregators.secure.codec_checks import refuse_other_integers,
 from lightning_vfl.aggregators.secure.consent import LISTS, SIGNED
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.opening import check_selection
+from lightning_vfl.aggregators.secure.period_keys import bytes_of
 from lightning_vfl.aggregators.secure.recovery import FIELD, LIMBS, REVEALED, ROUND_KEYS, WORD
 from lightning_vfl.aggregators.secure.ring_sums import RingSums
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.privacy.draws import OwnKeystreams
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Parties, Roll, Roster, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, Message, PartyView, ServerView
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ class MaskedWire(Wire):
         loses_quietly = self.layer.layout == "segments" or self.layer.recovery is not None
         charged = self.claim is not None  # the sums are of random draws, and each sum is charged
         steady = charged or self.layer.layout == "segments"
-        return Traits(False, True, loses_quietly, self.equivalent, corrects=0, steady=steady)
+        return Traits(False, loses_quietly, everybody_called=True, equivalent=self.equivalent, steady=steady)
 
     # ---- traffic
 
-    def legs(self, rows: int, widths: tuple[int, ...], basis: tuple[int, ...], roster: Roster) -> tuple[Leg, ...]:
+    def legs(self, rows: int, widths: Widths, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
         segments = self.layer.segments(roster)
         elements = rows * torch.tensor(widths)
-        masks_added = torch.tensor([len(segments.members[own[0]]) - 1 for own in segments.of])
+        masks_added = torch.tensor([len(segments.members[first]) - 1 for first, *_ in segments.of])
         upload = Leg(UPLOADS, "server", elements, self.layer.bits, (elements * masks_added).double())
         if self.layer.recovery is None:
             return (upload,)
@@ -82,7 +83,7 @@ class MaskedWire(Wire):
             leg(REVEALED, "server", parties * LIMBS, needed, FIELD.wire_bits),
         )
 
-    def downlink(self, rows: int, widths: tuple[int, ...], roster: Roster) -> Leg:
+    def downlink(self, rows: int, widths: Widths, roster: Roster) -> Leg:
         return gradients_leg(rows, widths)
 
     # ---- who takes part
@@ -110,12 +111,14 @@ class MaskedWire(Wire):
             return "none: execution: equivalent sends no masks"
         if self.layer.insecure_seeded_secrets:
             return "none: insecure_seeded_secrets"
-        roster, recovery = self.roster, self.layer.recovery
+        roster = self.roster
+        recovery = self.layer.recovery
         alone = () if roster is None else self.layer.exposed(roster)
         words = "single uploads are hidden: the server learns sums of embeddings; "
         others = "with members that collude with it, the sums of the others"
         if roster is not None and recovery is not None:
-            m, needed = roster.parties, recovery.needed(roster.parties)
+            m = roster.parties
+            needed = recovery.needed(roster.parties)
             others = (
                 f"with up to {recovery.tolerated(m, lies=False)} parties that "
                 f"collude with it, the sums of the others; if it lies about who is lost, with up to "
@@ -147,16 +150,15 @@ class MaskedWire(Wire):
         return MaskedServer(self.layer.sums, self._known_codec())
 
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
-        sums, width = self.layer.segments(view.roster), tuple(h.shape[1] for h in contribution.leaves)
         party, server = self._without_messages
-        mine, integers = party.integers(contribution, view)
-        slots = [(m, segment) for m in mine for segment in sums.of[m]]
+        _, slots, integers = party.integers(contribution, view)
         values = dict(zip(slots, integers.numpy(), strict=True))
         totals = []
-        for segment, members in enumerate(sums.members):
+        for segment, members in enumerate(self.layer.segments(view.roster).members):
             summands = [values[m, segment] for m in self.layer.sums.counted(members, roll)]
             totals.append(np.stack(summands).sum(0) if summands else np.zeros(0, np.int64))
-        return server.aggregate(totals, view.roster, roll, width, view.rows.ids)
+        widths = tuple(h.shape[1] for h in contribution.leaves)
+        return server.aggregate(totals, view.roster, roll, widths, view.rows.ids)
 
     @cached_property
     def _without_messages(self) -> "tuple[MaskedParty, MaskedServer]":
@@ -197,48 +199,50 @@ class MaskedParty(PartySide):
         """Clipping and rounding are passed straight through."""
         return gradients_in(answer, contribution.leaves, view)
 
-    def integers(self, contribution: Contribution, view: PartyView) -> tuple[tuple[int, ...], Tensor]:
-        """The hosted parties that are called, and their integers (slots, B, D), party by party."""
-        sums, called = self.layer.segments(view.roster), view.called.tolist()
+    def integers(self, contribution: Contribution, view: PartyView) -> tuple[Parties, list[tuple[int, int]], Tensor]:
+        """The hosted parties that are called, their (party, segment), and an integer (B, D) for each of these."""
+        sums = self.layer.segments(view.roster)
+        called = view.called.tolist()
         h = {m: leaf.detach() for m, leaf in zip(view.parties, contribution.leaves, strict=True) if called[m]}
         if not h:
-            return (), torch.zeros(0, dtype=torch.int32)
-        slots = [number for number, (m, _) in enumerate(sums.slots) if m in h]
-        stacked = torch.stack([sums.part(h[m], m, segment) for m, segment in map(sums.slots.__getitem__, slots)])
-        told = self.codec.encode(stacked, slots, len(sums.slots), view.names, view.rows, self._own)
+            return (), [], torch.zeros(0, dtype=torch.int32)
+        numbers = [number for number, (m, _) in enumerate(sums.slots) if m in h]
+        slots = [sums.slots[number] for number in numbers]
+        stacked = torch.stack([sums.part(h[m], m, segment) for m, segment in slots])
+        encoded = self.codec.encode(stacked, numbers, len(sums.slots), view.names, view.rows, self._own)
         if not self._tried:
             n = max(map(len, sums.members))
-            refuse_other_integers(self.codec, told, stacked, n, self.layer.bits)
+            refuse_other_integers(self.codec, encoded, stacked, n, self.layer.bits)
             try_codec(self.codec, len(sums.slots), n, self.layer.bits, view.names)
             self._tried = True
-        integers, share = told
+        integers, share = encoded
         note_clipped(view, "clipped_share", share)
-        return tuple(h), integers
+        return tuple(h), slots, integers
 
     def _masked(self, contribution: Contribution, view: PartyView) -> Message:
-        layer, sums = self.layer, self.layer.segments(view.roster)
+        layer = self.layer
+        sums = layer.segments(view.roster)
         check_selection(view.memory, view)
-        mine, integers = self.integers(contribution, view)
-        words, keys = integers.numpy().view(WORD), []
+        mine, slots, integers = self.integers(contribution, view)
+        words = dict(zip(slots, integers.numpy().view(WORD), strict=True))
         called = tuple(view.called.nonzero().flatten().tolist())
-        slots = dict(zip([(m, segment) for m in mine for segment in sums.of[m]], words, strict=True))
+        keys = []
         for segment, everybody in enumerate(sums.members):
             members = called if layer.layout == "sum" else everybody
-            values = {m: slots[m, segment] for m in mine if (m, segment) in slots}
+            values = {m: words[m, segment] for m in mine if (m, segment) in words}
             if not values:
                 continue
             if view.renew is not None and not {*members} <= {*called}:  # a process is gone and has no keys
-                for own in values.values():
-                    own.fill(0)  # the segment is absent: nothing is sent for it
+                for absent in values.values():
+                    absent.fill(0)  # the segment is absent: nothing is sent for it
                 continue
             layer.refuse_alone(members, view.roster)
             if layer.recovery is None:
                 layer.mask(values, members, "embeddings", segment, view)
             else:
-                keys += [layer.mask_for_recovery(own, m, members, view) for m, own in values.items()]
+                keys += [bytes_of(layer.mask_for_recovery(value, m, members, view)) for m, value in values.items()]
         pieces = torch.split(integers.view(torch.uint32), [len(sums.of[m]) for m in mine])
-        sent = tuple(torch.from_numpy(np.frombuffer(key, np.uint8).copy()) for key in keys)
-        alongside = Message(ROUND_KEYS, "server", mine, sent, round=view.names) if sent else None
+        alongside = Message(ROUND_KEYS, "server", mine, tuple(keys), round=view.names) if keys else None
         return Message(UPLOADS, "server", mine, pieces, alongside, round=view.names)
 
 
@@ -256,7 +260,8 @@ class MaskedServer(ServerSide):
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
         check_uploads(messages, self.sums, view)
-        sums, uploads = self.sums.segments(view.roster), messages[0]
+        sums = self.sums.segments(view.roster)
+        uploads = messages[0]
         arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
         totals = []
         for segment, members in enumerate(sums.members):
@@ -269,7 +274,7 @@ class MaskedServer(ServerSide):
         return self.aggregate(totals, view.roster, view.roll, view.widths, view.rows.ids)
 
     def aggregate(
-        self, totals: "Sequence[NDArray[Any]]", roster: Roster, roll: Roll, widths: tuple[int, ...], ids: Tensor
+        self, totals: "Sequence[NDArray[Any]]", roster: Roster, roll: Roll, widths: Widths, ids: Tensor
     ) -> Aggregate:
         """The aggregate from the sum of the integers of each segment."""
         sums = self.sums.segments(roster)
@@ -287,7 +292,8 @@ class MaskedServer(ServerSide):
 
     def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
         """Each member is sent the gradient of its segments."""
-        sums, included = self.sums.segments(view.roster), view.roll.included_parties
+        sums = self.sums.segments(view.roster)
+        included = view.roll.included_parties
         useful = grad if view.roll.complete else grad * aggregate.columns.to(grad.device)
         parts = dict(enumerate(torch.split(useful, grad.shape[1] // len(sums.members), 1)))
         pieces = tuple(sums.whole(parts, m) for m in included)

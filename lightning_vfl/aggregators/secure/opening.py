@@ -1,28 +1,24 @@
 """The beginning of a round under the Secure Layer: keys, when they are due, and sealed record ids."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.messages import refuse_lacking
+from lightning_vfl.aggregators.messages import check_message, refuse_lacking
 from lightning_vfl.aggregators.parts import Opening
 from lightning_vfl.aggregators.secure.layer import SecureLayer
-from lightning_vfl.aggregators.secure.messages import check_opening, file_once, unsealed
 from lightning_vfl.aggregators.secure.period_keys import KEYS, NONCES, Keys, content_of, exchanging, to_everybody
 from lightning_vfl.aggregators.secure.recovery import LIMBS, ROUND_KEYS, SHARES, Vault
 from lightning_vfl.crypto import PairKeys, PairMasks, Sealed, key_period
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.crypto.sealed import OVERHEAD
+from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.types import Roster
 from lightning_vfl.wire import Gate, Leg, Message, PartyView
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ID_BYTES = 8  # a record's position
 NOT_HELD = -1  # stands for a record that the receiver does not hold
@@ -43,11 +39,10 @@ class LayerOpening(Opening):
 
     def legs(self, rows: int, roster: Roster, called: Tensor, round: int, last: int) -> tuple[Leg, ...]:
         """As in ``Opening``. The keys of absent parties, which they send when they are back, are counted here."""
-        layer = self.layer
-        due = last < 0 or key_period(last, layer.rekey_every) != key_period(round, layer.rekey_every)
+        every = self.layer.rekey_every
+        due = last < 0 or key_period(last, every) != key_period(round, every)
         others = 0 if roster.active is None else int(called.sum()) - int(called[roster.active])
-        keys = (layer.exchange.size, layer.identities is not None)
-        return _legs(rows, roster, others, layer.rekey_every if due else 0, layer.recovery is not None, keys)
+        return _legs(self.layer, rows, roster, others, due)
 
     def empty_memory(self, view: PartyView) -> Keys:
         return Keys()
@@ -55,7 +50,8 @@ class LayerOpening(Opening):
     def open(self, memory: Keys, view: PartyView) -> Iterator[Message]:
         if self.equivalent:
             return
-        layer, period = self.layer, key_period(view.names.round, self.layer.rekey_every)
+        layer = self.layer
+        period = key_period(view.names.round, layer.rekey_every)
         if view.renew or (memory.stage, memory.period) != (view.names.stage, period):
             layer.exchange.begin(memory, view, period)
             yield from layer.exchange.messages(memory, view)
@@ -68,7 +64,7 @@ class LayerOpening(Opening):
             yield Message(IDS, "peers", (), (), round=view.names)
 
     def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
-        check_opening(message, self._lengths(view), IDS, view)
+        check_opening(message, _lengths(self.layer, len(view.rows.ids)), view)
         if message.kind in (NONCES, KEYS):
             if self.layer.exchange.file(memory, message, view):
                 for party in view.parties:
@@ -79,59 +75,51 @@ class LayerOpening(Opening):
             for sender, piece in zip(message.senders, message.pieces, strict=True):
                 file_once(memory.vault.publics, sender, content_of(piece), ROUND_KEYS)
             return memory
-        number = view.names.round if message.kind == IDS else memory.period
         receivers = range(view.roster.parties) if message.receivers is None else message.receivers
-        place = {party: i for i, party in enumerate(receivers)}
         for sender, piece in zip(message.senders, message.pieces, strict=True):
-            sealed = piece.numpy()
             for party in view.parties:
                 if party == sender or (message.kind == IDS and not view.called[party]):
                     continue
                 seal = self._seal(party, sender, sender, message.kind, memory, view)
+                sealed = piece[receivers.index(party)].numpy().tobytes()
                 if message.kind == IDS:
-                    memory.ids[party] = unsealed(seal, sealed[place[party]].tobytes(), number, sender, IDS)
+                    memory.ids[party] = unsealed(seal, sealed, view.names.round, sender, IDS)
                 else:
-                    memory.vault.keep(party, sender, _opened_shares(seal, sealed[place[party]], sender, memory))
+                    memory.vault.keep(party, sender, _opened_shares(seal, sealed, sender, memory))
         return memory
-
-    def _lengths(self, view: PartyView) -> dict[str, int]:
-        """Bytes of a message to one receiver, by kind."""
-        layer = self.layer
-        lengths = {KEYS: layer.exchange.size, IDS: len(view.rows.ids) * ID_BYTES + OVERHEAD}
-        if layer.identities is not None:
-            lengths |= {NONCES: SIZE}
-        if layer.recovery is not None:
-            lengths |= {ROUND_KEYS: layer.rekey_every * SIZE, SHARES: layer.rekey_every * 2 * LIMBS * 4 + OVERHEAD}
-        return lengths
 
     def _share_secrets(self, needed: int, memory: Keys, view: PartyView) -> Iterator[Message]:
         """With recovery: the keys of the period's rounds, and everybody's shares of the secrets behind them."""
-        every, seeded = self.layer.rekey_every, self.layer.insecure_seeded_secrets
-        first, parties, names = memory.period * every, view.roster.parties, view.names
+        names = view.names
+        every = self.layer.rekey_every
+        seeded = self.layer.insecure_seeded_secrets
+        parties = view.roster.parties
+        first = memory.period * every
         vault = memory.vault = Vault(range(first, first + every), needed)
         vault.draw(view.parties, names, seeded)
         yield to_everybody(ROUND_KEYS, vault.publics, view)
         pieces = []
         for party in view.parties:
             seed = (names.seed, names.stage, memory.period, party) if seeded else None
-            contents, bound = vault.shares_of(party, needed, parties, seed), vault.publics[party]
-            piece = np.zeros((parties, len(contents[0]) + OVERHEAD), np.uint8)
+            shares = vault.shares_of(party, needed, parties, seed)
+            sealed = {}
             for other in range(parties):
                 if other != party and (view.renew is None or other in memory.publics):
                     seal = self._seal(party, other, party, SHARES, memory, view)
-                    piece[other] = np.frombuffer(seal.seal(contents[other], memory.period, bound), np.uint8)
-            pieces.append(torch.from_numpy(piece))
+                    sealed[other] = seal.seal(shares[other], memory.period, vault.publics[party])
+            pieces.append(_by_receiver(sealed, parties, len(shares[0])))
         yield Message(SHARES, "peers", view.parties, tuple(pieces), round=view.names)
 
     def _selection(self, active: int, memory: Keys, view: PartyView) -> Message:
         """One sealed list for each called party, all of one length, so that nobody can tell who holds which records."""
         selected = _lists(view.rows.ids, view.present, range(view.roster.parties))
-        piece = np.zeros((view.roster.parties, len(selected[active]) + OVERHEAD), np.uint8)
+        sealed = {}
         for party in view.called.nonzero().flatten().tolist():
             if party != active:
-                sealed = self._seal(active, party, active, IDS, memory, view).seal(selected[party], view.names.round)
-                piece[party] = np.frombuffer(sealed, np.uint8)
-        return Message(IDS, "peers", (active,), (torch.from_numpy(piece),), round=view.names)
+                seal = self._seal(active, party, active, IDS, memory, view)
+                sealed[party] = seal.seal(selected[party], view.names.round)
+        piece = _by_receiver(sealed, view.roster.parties, len(selected[active]))
+        return Message(IDS, "peers", (active,), (piece,), round=view.names)
 
     def _seal(self, own: int, other: int, sender: int, purpose: str, memory: Keys, view: PartyView) -> Sealed:
         """One end of a one-way channel between two parties; each rank has a channel of its own for its rows."""
@@ -156,10 +144,45 @@ def check_selection(memory: Keys, view: PartyView) -> None:
             raise RuntimeError(f"party {party} computes other records than the active party has selected")
 
 
-def _opened_shares(seal: Sealed, sealed: "NDArray[Any]", owner: int, memory: Keys) -> bytes:
+def check_opening(message: Message, lengths: Mapping[str, int], view: PartyView) -> None:
+    """Bytes that parties send each other at the beginning of a round; ``lengths``: to one receiver, by kind.
+
+    Raises:
+        MalformedMessage: naming the party.
+    """
+    parties = view.roster.parties
+    senders: Sequence[int | None] = [view.roster.active] if message.kind == IDS else range(parties)
+    shapes = {m: (lengths.get(message.kind, 0),) for m in senders if m is not None}
+    due = message.kind if message.kind in lengths else " or ".join(lengths)
+    check_message(message, due, "peers", shapes, torch.uint8, view.names, 0, view.parties, parties)
+
+
+def file_once(filed: dict[int, bytes], sender: int, content: bytes, kind: str) -> None:
+    """Keep the content that a party has sent; if it sends again, the content has to be the same.
+
+    Raises:
+        MalformedMessage: if it is another one.
+    """
+    if filed.setdefault(sender, content) != content:
+        raise MalformedMessage(f"party {sender} sent '{kind}' a second time, and others than before; send them once")
+
+
+def unsealed(seal: Sealed, sealed: bytes, number: int, sender: int, kind: str) -> bytes:
+    """The content of a sealed message.
+
+    Raises:
+        MalformedMessage: if it was changed, is of another number, or was sealed for somebody else.
+    """
+    try:
+        return seal.open(sealed, number)
+    except ValueError as error:
+        raise MalformedMessage(f"'{kind}' of party {sender} cannot be opened: {error}") from error
+
+
+def _opened_shares(seal: Sealed, sealed: bytes, owner: int, memory: Keys) -> bytes:
     """A party's shares of the owner's secrets; the seal binds them to the owner's round keys."""
     try:
-        return seal.open(sealed.tobytes(), memory.period, memory.vault.publics.get(owner, b""))
+        return seal.open(sealed, memory.period, memory.vault.publics.get(owner, b""))
     except ValueError as error:
         raise ValueError(
             f"the round keys of party {owner} are refused: they are not those to which it has bound its seed "
@@ -176,25 +199,35 @@ def _lists(ids: Tensor, present: Tensor | None, parties: Sequence[int]) -> dict[
     return {m: np.where(held[:, column], positions, NOT_HELD).tobytes() for column, m in enumerate(parties)}
 
 
-@lru_cache(maxsize=256)
-def _legs(
-    rows: int, roster: Roster, others: int, rounds: int, recovery: bool, keys: tuple[int, bool]
-) -> tuple[Leg, ...]:
-    """Keys for so many rounds, and ids of so many rows for so many others.
+def _by_receiver(sealed: Mapping[int, bytes], parties: int, length: int) -> Tensor:
+    """(M, length + OVERHEAD) uint8, a sealed content for each receiver; zeros where there is none."""
+    piece = np.zeros((parties, length + OVERHEAD), np.uint8)
+    for receiver, content in sealed.items():
+        piece[receiver] = np.frombuffer(content, np.uint8)
+    return torch.from_numpy(piece)
 
-    ``keys`` are the bytes of one public key, and whether nonces are sent before it.
-    """
-    m, nothing = roster.parties, torch.zeros(roster.parties, dtype=torch.float64)
+
+def _lengths(layer: SecureLayer, rows: int) -> dict[str, int]:
+    """Bytes of a message to one receiver by kind, in the order in which they are sent."""
+    lengths = {} if layer.identities is None else {NONCES: SIZE}
+    lengths[KEYS] = layer.exchange.size
+    if layer.recovery is not None:
+        lengths[ROUND_KEYS] = layer.rekey_every * SIZE
+        lengths[SHARES] = layer.rekey_every * 2 * LIMBS * 4 + OVERHEAD
+    lengths[IDS] = rows * ID_BYTES + OVERHEAD
+    return lengths
+
+
+@lru_cache(maxsize=256)
+def _legs(layer: SecureLayer, rows: int, roster: Roster, others: int, due: bool) -> tuple[Leg, ...]:
+    """The traffic of fresh keys if they are ``due``, and of the ids of so many rows for so many others."""
+    m = roster.parties
     sent = {}
-    if rounds:
-        size, nonces = keys
-        if nonces:
-            sent[NONCES] = torch.full((m,), (m - 1) * SIZE)
-        sent[KEYS] = torch.full((m,), (m - 1) * size)
-        if recovery:
-            sent[ROUND_KEYS] = torch.full((m,), (m - 1) * SIZE * rounds)
-            sent[SHARES] = torch.full((m,), (m - 1) * (2 * rounds * LIMBS * 4 + OVERHEAD))
-    if roster.active is not None:
-        sent[IDS] = torch.zeros(m, dtype=torch.int64)
-        sent[IDS][roster.active] = others * (rows * ID_BYTES + OVERHEAD)
+    for kind, length in _lengths(layer, rows).items():
+        if kind != IDS and due:
+            sent[kind] = torch.full((m,), (m - 1) * length)
+        elif kind == IDS and roster.active is not None:
+            sent[IDS] = torch.zeros(m, dtype=torch.int64)
+            sent[IDS][roster.active] = others * length
+    nothing = torch.zeros(m, dtype=torch.float64)
     return tuple(Leg(kind, "peers", size, 8, nothing, gate=Gate.ALL) for kind, size in sent.items())

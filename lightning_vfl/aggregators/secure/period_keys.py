@@ -94,7 +94,8 @@ class KeyExchange:
         memory.stage, memory.period, memory.session = view.names.stage, period, b""
         for held in (memory.publics, memory.masks, memory.seals, memory.nonces):
             held.clear()
-        seed, names = view.names.seed, (view.names.stage, period)
+        seed = view.names.seed
+        names = (view.names.stage, period)
         seeded = self.insecure_seeded_secrets
         memory.pairs = {
             m: KeyPair.insecure_seeded(seed, "secure layer", *names, m) if seeded else KeyPair() for m in view.parties

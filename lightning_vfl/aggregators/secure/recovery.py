@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.messages import refuse_outside
 from lightning_vfl.aggregators.secure.consent import Survivors
+from lightning_vfl.checks import positive
 from lightning_vfl.crypto import (
     Confined,
     KeyPair,
@@ -29,7 +30,7 @@ from lightning_vfl.crypto import (
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.field import LagrangeCode, PrimeField
-from lightning_vfl.types import RoundNames, Rows
+from lightning_vfl.types import Parties, RoundNames, Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,11 +67,8 @@ class Recovery:
     threshold: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        number = isinstance(self.threshold, int) and not isinstance(self.threshold, bool)
-        if not (number or self.threshold == "auto"):
-            raise ConfigurationError(
-                f"recovery threshold must be a whole number of parties, or auto; got {self.threshold!r}"
-            )
+        if self.threshold != "auto":
+            positive("recovery threshold", self.threshold, whole=True, advice="or use auto")
 
     @classmethod
     def of(cls, given: "Recovery | Mapping[str, Any] | str | None") -> "Recovery | None":
@@ -165,13 +163,10 @@ def to_bytes(limbs: Tensor) -> list[bytes]:
         ValueError: for elements that stand for no secret, because the shares do not belong together.
     """
     values = limbs.numpy()
-    if (values >> LIMB_BITS).any():
+    bits = ((values[:, :, None] >> np.arange(LIMB_BITS)) & 1).reshape(len(values), -1)
+    if (values >> LIMB_BITS).any() or bits[:, 8 * SIZE :].any():
         raise ValueError("the shares do not belong together: what they give is no secret")
-    bits = (values[:, :, None] >> np.arange(LIMB_BITS)) & 1
-    flat = bits.reshape(len(values), -1)
-    if flat[:, 8 * SIZE :].any():
-        raise ValueError("the shares do not belong together: what they give is no secret")
-    packed = np.packbits(flat[:, : 8 * SIZE].astype(np.uint8), axis=1, bitorder="little")
+    packed = np.packbits(bits[:, : 8 * SIZE].astype(np.uint8), axis=1, bitorder="little")
     return [row.tobytes() for row in packed]
 
 
@@ -181,7 +176,8 @@ def share(secrets: Sequence[bytes], needed: int, parties: int, insecure_seed: Se
     References:
         Shamir, "How to Share a Secret", Communications of the ACM 22, 1979; as the Lagrange code with one block.
     """
-    code, limbs = LagrangeCode(FIELD, 1, needed - 1, parties), to_limbs(secrets)
+    code = LagrangeCode(FIELD, 1, needed - 1, parties)
+    limbs = to_limbs(secrets)
     words = Keystream().source()
     if insecure_seed is not None:
         seed, *names = insecure_seed
@@ -227,20 +223,20 @@ class Vault:
     publics: dict[int, bytes] = field(default_factory=dict, repr=False)
     shares: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
     revealed: dict[tuple[int, int, int], str] = field(default_factory=dict)
-    masked: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    masked: dict[tuple[int, int], Parties] = field(default_factory=dict)
     signed: dict[tuple[int, int], Survivors] = field(default_factory=dict)
 
     def draw(self, parties: Sequence[int], names: RoundNames, insecure_seeded: bool) -> None:
         """Secrets of all rounds of the period."""
         for party in parties:
-            own = [RoundSecrets.draw(party, names, round, insecure_seeded) for round in self.rounds]
-            self.secrets |= {(party, round): secrets for round, secrets in zip(self.rounds, own, strict=True)}
-            self.publics[party] = b"".join(secrets.pair.public for secrets in own)
+            for round in self.rounds:
+                self.secrets[party, round] = RoundSecrets.draw(party, names, round, insecure_seeded)
+            self.publics[party] = b"".join(self.secrets[party, round].pair.public for round in self.rounds)
 
     def shares_of(self, party: int, needed: int, parties: int, insecure_seed: Sequence[Any] | None) -> list[bytes]:
         """The shares of a party's secrets for every receiver; the party's own shares are kept."""
-        own = [self.secrets[party, round] for round in self.rounds]
-        shares = share([seed for secrets in own for seed in secrets.seeds], needed, parties, insecure_seed)
+        seeds = [seed for round in self.rounds for seed in self.secrets[party, round].seeds]
+        shares = share(seeds, needed, parties, insecure_seed)
         self.shares[party, party] = shares[party].view(len(self.rounds), 2, LIMBS)
         return [piece.numpy().astype("<u4").tobytes() for piece in shares]
 
@@ -319,13 +315,7 @@ class RoundMasks:
         bits: of the ring.
     """
 
-    def __init__(
-        self,
-        party: int,
-        secrets: RoundSecrets,
-        publics: Mapping[int, bytes],
-        bits: int,
-    ) -> None:
+    def __init__(self, party: int, secrets: RoundSecrets, publics: Mapping[int, bytes], bits: int) -> None:
         session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
         self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits)
         self.seed = secrets.seeds[1]

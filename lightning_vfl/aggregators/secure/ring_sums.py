@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.secure.recovery import WORD, Recovery, reconstruct, round_masks, unmask
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Parties, Roll, Roster
 from lightning_vfl.wire import Message, ServerView
 
 if TYPE_CHECKING:
@@ -27,13 +27,11 @@ class Segments:
         members: of each segment, in order of party numbers.
         of: for each party the segments that it has a part in.
         slots: all (party, segment), in order of parties and then of segments.
-        first: for each party the number of its first slot.
     """
 
-    members: tuple[tuple[int, ...], ...]
+    members: tuple[Parties, ...]
     of: tuple[tuple[int, ...], ...]
     slots: tuple[tuple[int, int], ...]
-    first: tuple[int, ...]
 
     def part(self, h: Tensor, party: int, segment: int) -> Tensor:
         """(B, D), the columns of a party's embedding (B, segments · D) for one of its segments."""
@@ -55,13 +53,13 @@ def segments(layout: str, roster: Roster) -> Segments:
     """Layout ``sum``: one segment of all parties. ``segments``: one for each passive group and the active party C_0."""
     everybody = range(roster.parties)
     if layout == "sum":
-        members: tuple[tuple[int, ...], ...] = (tuple(everybody),)
+        members: tuple[Parties, ...] = (tuple(everybody),)
     else:
         first = () if roster.active is None else (roster.active,)
         members = tuple(tuple(sorted((*first, *group))) for group in roster.passive)
     of = tuple(tuple(number for number, others in enumerate(members) if m in others) for m in everybody)
     slots = tuple((m, number) for m in everybody for number in of[m])
-    return Segments(members, of, slots, tuple(sum(len(own) for own in of[:m]) for m in everybody))
+    return Segments(members, of, slots)
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,9 @@ class RingSums:
         """How many parties have to answer in the last leg."""
         return 1 if self.recovery is None else self.recovery.needed(parties)
 
-    def counted(self, members: tuple[int, ...], roll: Roll) -> tuple[int, ...]:
+    def counted(self, members: Parties, roll: Roll) -> Parties:
         """The members whose uploads are in their sum; nobody if the segment is absent."""
-        there = self._is_there(members, roll)
-        return tuple(m for m in members if m in roll.included_parties) if there else ()
+        return tuple(m for m in members if m in roll.included_parties) if self._is_there(members, roll) else ()
 
     def columns(self, roster: Roster, width: int, roll: Roll) -> Tensor:
         """(D_out,) bool, False in the segments that are absent; ``width`` is that of one segment."""
@@ -118,5 +115,5 @@ class RingSums:
         publics = {m: piece.numpy().tobytes() for m, piece in zip(keys.senders, keys.pieces, strict=True)}
         unmask(total, survivors, lost, publics, self.bits, round_masks(view.names, view.rows), view.names.round)
 
-    def _is_there(self, members: tuple[int, ...], roll: Roll) -> bool:
+    def _is_there(self, members: Parties, roll: Roll) -> bool:
         return self.layout == "sum" or all(m in roll.included_parties for m in members)

@@ -18,7 +18,9 @@ def shift(
     Whatever lies outside ends at 0 or R - 1; clipped first, it would do the same. All in float64, which holds the 27
     bits of an integer and 16 behind the point.
     """
-    scale, half, top = levels / (2.0 * clip), np.float64(levels // 2), np.float64(levels - 1)
+    scale = levels / (2.0 * clip)
+    half = np.float64(levels // 2)
+    top = np.float64(levels - 1)
     outside, wrong = 0, 0
     for i in range(len(h)):
         x = np.float64(h[i])

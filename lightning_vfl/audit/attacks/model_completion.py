@@ -57,7 +57,8 @@ class ModelCompletion(Attack):
         for share in CONFIDENT:
             certain = model.predict_proba(h)
             guessed = certain.argmax(1)
-            rows, targets = [ids], [labels]
+            rows = [ids]
+            targets = [labels]
             for c in range(seen.classes):  # as many of each class as it has guesses, so that no class dies out
                 members = np.flatnonzero(guessed == c)
                 order = np.argsort(-certain[members, c])

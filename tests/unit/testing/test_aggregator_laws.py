@@ -61,7 +61,7 @@ class Wired(EmbeddingWire):
 
     @property
     def traits(self):
-        return Traits(self.visible, everybody_called=False, loses_quietly=True, equivalent=False, corrects=0)
+        return Traits(self.visible, loses_quietly=True)
 
     def legs(self, rows, widths, basis, roster):
         return tuple(replace(leg, bits=self.bits) for leg in EmbeddingWire.legs(self, rows, widths, basis, roster))

@@ -415,9 +415,6 @@ def test_the_sums_are_those_of_the_paper(sizes, has_active):
     for party in range(roster.parties):
         assert sums.of[party] == tuple(number for number, members in enumerate(expected) if party in members)
     assert sums.slots == tuple((m, number) for m in range(roster.parties) for number in sums.of[m])
-    assert [sums.slots[first][0] for m, first in enumerate(sums.first) if sums.of[m]] == [
-        m for m in range(roster.parties) if sums.of[m]
-    ]
 
 
 def test_nothing_secret_is_printed():

@@ -390,7 +390,8 @@ def test_thresholds_are_a_majority_at_least_and_everybody_at_most(parties):
             assert Recovery(threshold).needed(parties) == threshold
             assert 2 * threshold > parties  # no two disjoint sets reach it
         else:
-            with pytest.raises(ConfigurationError, match=f"use {least} to {parties}, or auto"):
+            remedy = f"use {least} to {parties}, or auto" if threshold > 0 else f"got {threshold}; or use auto"
+            with pytest.raises(ConfigurationError, match=remedy):
                 MaskedSum(recovery={"threshold": threshold}).among(Roster.singles(parties))
     with pytest.raises(ConfigurationError):
         Recovery(True).needed(1)
