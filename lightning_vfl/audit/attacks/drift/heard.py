@@ -74,34 +74,51 @@ def drifted(seen: Seen, seconds: float = SECONDS) -> tuple[Tensor, Tensor, str]:
 
 def _solved(seen: Seen, seconds: float) -> tuple[Tensor, Tensor, str]:
     """``drifted``, computed."""
-    heard = list(served_steps(seen))
-    if not heard:
+    trainings = list(served_steps(seen))
+    if not trainings:
         raise NothingSeen("the server reads no sum of embeddings with the gradients that it sent for them")
-    layers = [_layer(seen, read) for _, read in heard]
-    share = seconds / max(sum(layer is not None for layer in layers), 1)
-    found, words = [], []
-    for (served, read), layer in zip(heard, layers, strict=True):
-        of = f"party {read.parties[0]}" if len(read.parties) == 1 else f"{len(read.parties)} parties"
-        if layer is None:
-            found.append(linear(served))
-            how = ""
-        else:
-            fitted, how = _fitted(served, layer, share)
-            found.append(fitted)
+    layers = [_layer(seen, upload) for _, upload in trainings]
+    hidden = sum(layer is not None for layer in layers)
+    share = seconds / max(hidden, 1)
+
+    solutions = []
+    words = []
+    for (served, upload), layer in zip(trainings, layers, strict=True):
+        columns, how = (linear(served), "") if layer is None else _fitted(served, layer, share)
+        solutions.append(columns)
+        of = f"party {upload.parties[0]}" if len(upload.parties) == 1 else f"{len(upload.parties)} parties"
         words.append(f"{served.width} of {of}{how}")
-    seen_in_all = ~torch.cat(found, 1).isnan().any(1)
-    ids = seen_in_all.nonzero().flatten()
+    ids = _in_all(solutions)
+    parts = _apart(seen, [upload for _, upload in trainings], [columns[ids] for columns in solutions], ids)
+    return ids, torch.cat(parts, 1), f"uploads and sent gradients (width {', '.join(words)})"
+
+
+def _in_all(solutions: Sequence[Tensor]) -> Tensor:
+    """The records (n,) of which every solution has a row.
+
+    Raises:
+        NothingSeen: if there is none.
+    """
+    complete = ~torch.cat([*solutions], 1).isnan().any(1)
+    ids = complete.nonzero().flatten()
     if not len(ids):
         raise NothingSeen("no record is in all sums")
+    return ids
+
+
+def _apart(seen: Seen, uploads: Sequence[Readable], solutions: Sequence[Tensor], ids: Tensor) -> list[Tensor]:
+    """The columns of each upload, without the attacker's own and without those that an earlier upload has too."""
     parts = list[Tensor]()
-    for (_, read), columns in zip(heard, found, strict=True):
-        part = columns[ids]
-        for member in set(read.parties) & set(seen.attacker.parties):
+    for place, (upload, columns) in enumerate(zip(uploads, solutions, strict=True)):
+        members = set(upload.parties)
+        part = columns
+        for member in members & set(seen.attacker.parties):
             part = without(part, seen.features[member][ids].flatten(1).double())
-        for (_, earlier), before in zip(heard, parts, strict=False):
-            part = without(part, before) if set(read.parties) & set(earlier.parties) else part
+        for earlier, columns_before in zip(uploads[:place], parts, strict=True):
+            if members & set(earlier.parties):
+                part = without(part, columns_before)
         parts.append(part)
-    return ids, torch.cat(parts, 1), f"uploads and sent gradients (width {', '.join(words)})"
+    return parts
 
 
 def shown(seen: Seen, ids: Tensor) -> Tensor:
@@ -115,21 +132,26 @@ def _fitted(served: ServedSteps, layer: HiddenLayer, seconds: float) -> tuple[Te
     Raises:
         NotAttacked: for a training whose first two epochs are too large.
     """
-    numbers = len(served.columns) * layer.width + served.width + sum(served.columns)
-    ids, kept = torch.zeros(served.records, dtype=torch.int64), list[ServedStep]()
+    numbers_a_visit = len(served.columns) * layer.width + served.width + sum(served.columns)
+    visits = torch.zeros(served.records, dtype=torch.int64)
+    kept = list[ServedStep]()
     for step in served.steps:
-        if (int(ids.sum()) + len(step.ids)) * numbers > MOST_NUMBERS:
+        visits_then = int(visits.sum()) + len(step.ids)
+        if visits_then * numbers_a_visit > MOST_NUMBERS:
             break
-        ids.index_add_(0, step.ids, torch.ones_like(step.ids))
+        visits.index_add_(0, step.ids, torch.ones_like(step.ids))
         kept.append(step)
-    if int(ids.max()) < 2:
-        if len(kept) < len(served.steps):
+    all_steps = len(kept) == len(served.steps)
+    if int(visits.max()) < 2:
+        if not all_steps:
             raise NotAttacked("the fit of a hidden layer would need the uploads of two epochs, which are too many")
         return served.shown(), ", as they are in one epoch"
+
     part = replace(served, steps=tuple(kept))
     fit = smoothed(part, layer.width, layer.activation, seconds=seconds, bias=layer.bias)
-    steps = "all" if len(kept) == len(served.steps) else f"the first {len(kept):,}"
-    return fit.columns, f", fitted to {steps} steps" + ("" if fit.complete else f", ended after {seconds:.0f} s")
+    steps = "all" if all_steps else f"the first {len(kept):,}"
+    end = "" if fit.complete else f", ended after {seconds:.0f} s"
+    return fit.columns, f", fitted to {steps} steps{end}"
 
 
 def _layer(seen: Seen, read: Readable) -> HiddenLayer | None:
@@ -153,30 +175,32 @@ def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Readable]]:
     """The steps behind each upload that the server can read."""
     if seen.recipe is None:
         raise NotAttacked("the optimiser is none of SGD, Adam and AdamW")
+    gradients = {
+        (entry.round, entry.receiver): entry
+        for entry in seen.transcript.find(GRADIENTS, "down")
+        if entry.receiver is not None
+    }
     if not any(True for _ in seen.transcript.find(GRADIENTS, "down")):
-        read_at_server = (True for kind in (EMBEDDINGS, AGGREGATES) for _ in seen.transcript.find(kind))
-        if seen.attacker.server and any(read_at_server):
+        readable = (True for kind in (EMBEDDINGS, AGGREGATES) for _ in seen.transcript.find(kind))
+        if seen.attacker.server and any(readable):
             raise NotAttacked("no gradient is sent from which the attack could start")
         raise NothingSeen("no gradient is sent")
-    gradients: dict[tuple[int, int], Entry] = {}
-    for entry in seen.transcript.find(GRADIENTS, "down"):
-        if entry.receiver is not None:
-            gradients[entry.round, entry.receiver] = entry
-    own = seen.attacker.parties
-    clear = [entry for entry in seen.transcript.find(EMBEDDINGS, "up") if entry.sender not in own]
+
+    attackers = seen.attacker.parties
     rule, rate = seen.recipe
-    if clear:
-        read: Sequence[Readable] = [
-            Readable((m,), seen.widths[m]) for m in sorted({e.sender for e in clear if e.sender is not None})
-        ]
+    in_the_clear = [entry for entry in seen.transcript.find(EMBEDDINGS, "up") if entry.sender not in attackers]
+    aggregates = list(seen.transcript.find(AGGREGATES, "own"))
+    senders = sorted({entry.sender for entry in in_the_clear if entry.sender is not None})
+    if in_the_clear:
+        uploads: Sequence[Readable] = [Readable((sender,), seen.widths[sender]) for sender in senders]
     else:
-        read = sums_of(seen.aggregator, seen.widths)
-    for upload in read:
-        entries = clear if upload.outside is None else list(seen.transcript.find(AGGREGATES, "own"))
-        others = [party for party in upload.parties if party not in own]
+        uploads = sums_of(seen.aggregator, seen.widths)
+    for upload in uploads:
+        entries = in_the_clear if upload.outside is None else aggregates
+        others = [party for party in upload.parties if party not in attackers]
         steps = tuple(_steps(entries, gradients, upload, others, rate))
         if steps:
-            columns = tuple(_columns(seen, m) for m in upload.parties)
+            columns = tuple(_columns(seen, party) for party in upload.parties)
             yield ServedSteps(steps, rule, seen.records, columns), upload
 
 
@@ -197,13 +221,17 @@ def _steps(
 ) -> Iterator[ServedStep]:
     """The steps from which all parties of an upload have learnt; ``others`` are those that are no attackers."""
     for entry in entries:
-        answers = [gradients.get((entry.round, m)) for m in others]
         if upload.outside is None and entry.sender not in upload.parties:
             continue
+        answers = [gradients.get((entry.round, party)) for party in others]
         answer = answers[0] if answers else None
-        if answer is None or None in answers or not len(entry.ids) or len(answer.value) != len(entry.ids):
+        if answer is None or None in answers:
             continue
-        value, gradient = entry.value.double(), answer.value.double()
+        if not len(entry.ids) or len(answer.value) != len(entry.ids):
+            continue
+        value = entry.value.double()
+        gradient = answer.value.double()
         if upload.outside is not None:
-            value, gradient = value[:, upload.outside] / upload.scale, gradient[:, upload.inside[0]]
+            value = value[:, upload.outside] / upload.scale
+            gradient = gradient[:, upload.inside[0]]
         yield ServedStep(entry.ids, value, gradient, rate)

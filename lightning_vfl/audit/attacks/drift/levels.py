@@ -29,17 +29,19 @@ def few_valued(columns: Tensor) -> Tensor:
     points = columns[:MOST_VECTORS]
     same = SAME * float(torch.cdist(points, points).median())
     vectors = _shortest(_differences(points, same), same)
-    found: list[Tensor] = []
+    few_valued_columns: list[Tensor] = []
     for number in range(ROUNDS):
         if number:
             sums = _differences(torch.cat([vectors, -vectors]), same)
             vectors = _shortest(torch.cat([vectors, sums, _differences(points, same)]), same)
         while (axis := _first_axis(columns, vectors[:TRIED])) is not None:
             direction, levels = axis
-            found.append(levels)
+            few_valued_columns.append(levels)
             points = points - torch.outer(points @ direction, direction)
             vectors = _shortest(vectors - torch.outer(vectors @ direction, direction), same)
-    return torch.stack(found, 1).double() if found else columns.new_empty(len(columns), 0)
+    if not few_valued_columns:
+        return columns.new_empty(len(columns), 0)
+    return torch.stack(few_valued_columns, 1).double()
 
 
 def _differences(points: Tensor, same: float) -> Tensor:
@@ -68,17 +70,19 @@ def _distinct(points: Tensor, same: float) -> Tensor:
 def _first_axis(columns: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor] | None:
     """The direction (d,) of the first vector that is an axis, and the level (n,) of each record; None: none is."""
     lengths = vectors.norm(dim=1)
-    values, order = (columns @ (vectors / lengths[:, None]).T).sort(0)
-    gaps = values.diff(dim=0)
-    steps = gaps > STEADY * lengths
-    count = steps.sum(0)
-    least = torch.where(steps, gaps, float("inf")).amin(0)
-    spread = torch.where(steps, 0.0, gaps).sum(0)
-    right = (count >= 1) & (count < MOST_LEVELS) & (least > (1 - STEADY) * lengths)
-    right &= spread < STEADY * lengths * (count + 1)
-    if not bool(right.any()):
+    positions, order = (columns @ (vectors / lengths[:, None]).T).sort(0)  # along each vector
+    gaps = positions.diff(dim=0)
+    between_levels = gaps > STEADY * lengths
+    levels_above = between_levels.sum(0)
+    shortest_step = torch.where(between_levels, gaps, float("inf")).amin(0)
+    spread_in_levels = torch.where(between_levels, 0.0, gaps).sum(0)
+
+    is_axis = (levels_above >= 1) & (levels_above < MOST_LEVELS)
+    is_axis &= shortest_step > (1 - STEADY) * lengths
+    is_axis &= spread_in_levels < STEADY * lengths * (levels_above + 1)
+    if not bool(is_axis.any()):
         return None
-    first = int(right.int().argmax())
+    first = int(is_axis.int().argmax())
     levels = torch.zeros(len(columns), dtype=torch.int64)
-    levels[order[1:, first]] = steps[:, first].cumsum(0)
+    levels[order[1:, first]] = between_levels[:, first].cumsum(0)
     return vectors[first] / lengths[first], levels

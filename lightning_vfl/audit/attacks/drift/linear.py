@@ -1,16 +1,27 @@
 """Columns behind linear bottoms, up to rotation, from uploads that drift by known gradients."""
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attacks.drift.served import ServedSteps, Visits
+from lightning_vfl.audit.attacks.drift.served import ServedSteps, StepRule, Visits
 
 MOST_DIMENSIONS = 48  # of the space of columns; the equations for G have so many squared unknowns
 ROUNDS = 16
-BETTER, PATIENCE = 0.98, 3  # rounds that leave a larger share of the residue, and how many of them end the search
+BETTER = 0.98  # a round that leaves a larger share of the least residue is idle
+PATIENCE = 3  # idle rounds, one after the other, that end the search
 ENOUGH = 1e-12  # a residue, in variances of the uploads, near what float32 leaves
 CLEARLY = 0.9  # the share of the residue under which a fit without noise counts
 FAINT = 1e-12  # of the largest diagonal, added so that a space with idle dimensions can be solved
+
+
+class _Solution(NamedTuple):
+    """Columns (n, r) up to rotation, and the variance of what they leave of the uploads."""
+
+    columns: Tensor
+    residue: float
 
 
 def linear(served: ServedSteps) -> Tensor:
@@ -30,37 +41,45 @@ def linear(served: ServedSteps) -> Tensor:
     """
     visits = Visits.of(served)
     rank = min(sum(served.columns) + 1, MOST_DIMENSIONS, len(visits.seen))
-    space = _first_space(visits, rank, served)
-    best = space
+    best = space = _first_space(visits, rank, served)
     if int(visits.count.max()) > 1:
-        careful, left = _solve(served, visits, space, 1.0)
-        free, left_free = _solve(served, visits, space, 0.0)
-        best = free if left_free < left * CLEARLY else careful
+        with_noise = _solve(served, visits, space, doubt=1.0)
+        without_noise = _solve(served, visits, space, doubt=0.0)
+        clearly_better = without_noise.residue < with_noise.residue * CLEARLY
+        best = without_noise.columns if clearly_better else with_noise.columns
     columns = torch.full((served.records, best.shape[1]), float("nan"), dtype=torch.float64)
     columns[visits.seen] = best - best.mean(0)
     return columns
 
 
-def _solve(served: ServedSteps, visits: Visits, space: Tensor, doubt: float) -> tuple[Tensor, float]:
-    """The columns of the round with the smallest residue, and the variance of this residue.
+def _solve(served: ServedSteps, visits: Visits, space: Tensor, doubt: float) -> _Solution:
+    """The solution of the round with the smallest residue.
 
     ``doubt``: 1 takes the residue for noise, which the uploads of a noisy training have; 0 fits without noise.
     """
-    best, least, idle = space, float("inf"), 0
-    gram, noise = torch.eye(space.shape[1], dtype=torch.float64), float(visits.uploads.var())
+    best = _Solution(space, math.inf)
+    gram = torch.eye(space.shape[1], dtype=torch.float64)
+    residue = float(visits.uploads.var())
+    idle_rounds = 0
     for _ in range(ROUNDS):
         moved, kept = _moves(served, visits, space, gram)
-        moves, uploads = moved / kept[:, None, None], visits.uploads / kept[visits.step, None]
-        gram, middle = _gram(visits, space, moves, uploads, doubt * noise)
-        weights = torch.linalg.lstsq(space, middle).solution + gram @ moves  # (T, r, W), in coordinates of the space
-        noise = float((torch.einsum("vr,vrw->vw", space[visits.row], weights[visits.step]) - uploads).var())
-        idle = 0 if noise < least * BETTER else idle + 1
-        if noise < least:
-            best, least = _turned(space, gram), noise
-        if idle == PATIENCE or noise < ENOUGH * float(uploads.var()):
+        # an upload is u_i (c_t C + G P_t): divided by c_t, all uploads of a record share u_i C
+        moves = moved / kept[:, None, None]
+        uploads = visits.uploads / kept[visits.step, None]
+
+        gram, unmoved = _gram(visits, space, moves, uploads, doubt * residue)
+        initial_weights = torch.linalg.lstsq(space, unmoved).solution
+        weights = initial_weights + gram @ moves  # (T, r, W), in coordinates of the space
+        explained = torch.einsum("vr,vrw->vw", space[visits.row], weights[visits.step])
+        residue = float((explained - uploads).var())
+
+        idle_rounds = 0 if residue < best.residue * BETTER else idle_rounds + 1
+        if residue < best.residue:
+            best = _Solution(_turned(space, gram), residue)
+        if idle_rounds == PATIENCE or residue < ENOUGH * float(uploads.var()):
             break
-        space = _rows(visits, weights, uploads, doubt * noise)
-    return best, least
+        space = _rows(visits, weights, uploads, doubt * residue)
+    return best
 
 
 def _first_space(visits: Visits, rank: int, served: ServedSteps) -> Tensor:
@@ -71,76 +90,127 @@ def _first_space(visits: Visits, rank: int, served: ServedSteps) -> Tensor:
     if served.width >= rank:
         table = visits.mean(visits.uploads)
     else:
-        order = torch.argsort(visits.row, stable=True)
-        begin = visits.count.long().cumsum(0) - visits.count.long()
-        several = range(int(visits.count.min()))
-        table = torch.cat([visits.uploads[order[begin + visit]] for visit in several], 1) / len(several) ** 0.5
+        by_record = torch.argsort(visits.row, stable=True)
+        end = visits.count.long().cumsum(0)
+        begin = end - visits.count.long()
+        fewest = int(visits.count.min())
+        single = [visits.uploads[by_record[begin + visit]] for visit in range(fewest)]
+        table = torch.cat(single, 1) / fewest**0.5
     basis, sizes, _ = torch.linalg.svd(table, full_matrices=False)
     mean_columns = sum(served.columns) / len(served.columns)
-    result: Tensor = (basis * sizes)[:, :rank] * (3 * mean_columns / served.width) ** 0.5
+    scale = (3 * mean_columns / served.width) ** 0.5
+    result: Tensor = (basis * sizes)[:, :rank] * scale
     return result
 
 
 def _moves(served: ServedSteps, visits: Visits, space: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
     """P (T, r, W) and c (T,): before step t the weights are c_t C + G P_t in the coordinates of the space."""
-    rule, row_of = served.rule, torch.full((served.records,), -1)
+    rule = served.rule
+    row_of = torch.full((served.records,), -1)
     row_of[visits.seen] = torch.arange(len(visits.seen))
-    moved, kept = space.new_zeros(space.shape[1], served.width), 1.0
-    first, first_kept = torch.zeros_like(moved), 0.0
-    second = space.new_zeros(served.width)
-    moves, all_kept = [], []
-    for number, step in enumerate(served.steps):
+    optimizer = _Momentum(rule) if rule.kind == "sgd" else _Adam(rule, gram)
+    moved = space.new_zeros(space.shape[1], served.width)
+    kept = 1.0
+    moves = []
+    all_kept = []
+    for step in served.steps:
         moves.append(moved)
         all_kept.append(kept)
         gradient = space[row_of[step.ids]].T @ step.gradient
-        if rule.kind == "sgd":
-            gradient = gradient + rule.weight_decay * moved
-            decay = rule.weight_decay * kept
-            first, first_kept = rule.momentum * first + gradient, rule.momentum * first_kept + decay
-            change, lost = first, first_kept
-            if rule.nesterov:
-                change, lost = gradient + rule.momentum * first, decay + rule.momentum * first_kept
-        else:
-            decayed = rule.kind == "adamw"
-            if not decayed:
-                gradient = gradient + rule.weight_decay * moved
-            fast, slow = rule.betas
-            first = fast * first + (1 - fast) * gradient
-            squares = torch.einsum("rw,rs,sw->w", gradient, gram, gradient) / len(gram)
-            second = slow * second + (1 - slow) * squares.clamp(min=0)
-            size = (second / (1 - slow ** (number + 1))).sqrt() + rule.eps
-            change = first / (1 - fast ** (number + 1)) / size
-            lost = rule.weight_decay * kept if decayed else 0.0
-            change = change + rule.weight_decay * moved if decayed else change
-        moved, kept = moved - step.rate * change, kept - step.rate * lost
+        change, lost = optimizer.step(gradient, moved, kept)
+        moved = moved - step.rate * change
+        kept = kept - step.rate * lost
     return torch.stack(moves), torch.tensor(all_kept, dtype=torch.float64)
+
+
+class _Momentum:
+    """SGD, as changes of P and of c: decay and momentum act on both."""
+
+    def __init__(self, rule: StepRule) -> None:
+        self.rule = rule
+        self.velocity: Tensor | float = 0.0
+        self.velocity_kept = 0.0
+
+    def step(self, gradient: Tensor, moved: Tensor, kept: float) -> tuple[Tensor, float]:
+        """What one step takes from P and from c, for a learning rate of 1."""
+        rule = self.rule
+        gradient = gradient + rule.weight_decay * moved
+        decay = rule.weight_decay * kept
+        velocity = rule.momentum * self.velocity + gradient
+        self.velocity = velocity
+        self.velocity_kept = rule.momentum * self.velocity_kept + decay
+        if not rule.nesterov:
+            return velocity, self.velocity_kept
+        return gradient + rule.momentum * velocity, decay + rule.momentum * self.velocity_kept
+
+
+class _Adam:
+    """Adam and AdamW, with one second moment for all weights of an output."""
+
+    def __init__(self, rule: StepRule, gram: Tensor) -> None:
+        self.rule = rule
+        self.gram = gram
+        self.mean: Tensor | float = 0.0
+        self.square: Tensor | float = 0.0
+        self.steps = 0
+
+    def step(self, gradient: Tensor, moved: Tensor, kept: float) -> tuple[Tensor, float]:
+        """What one step takes from P and from c, for a learning rate of 1."""
+        rule = self.rule
+        decay_apart = rule.kind == "adamw"
+        if not decay_apart:
+            gradient = gradient + rule.weight_decay * moved
+        mean_decay, square_decay = rule.betas
+        mean = mean_decay * self.mean + (1 - mean_decay) * gradient
+        # the mean square of a row of weights: gᵀ G g over the dimensions
+        squares = torch.einsum("rw,rs,sw->w", gradient, self.gram, gradient) / len(self.gram)
+        square = square_decay * self.square + (1 - square_decay) * squares.clamp(min=0)
+        self.mean = mean
+        self.square = square
+        self.steps += 1
+
+        deviation = (square / (1 - square_decay**self.steps)).sqrt() + rule.eps
+        change = mean / (1 - mean_decay**self.steps) / deviation
+        if not decay_apart:
+            return change, 0.0
+        return change + rule.weight_decay * moved, rule.weight_decay * kept
 
 
 def _gram(visits: Visits, space: Tensor, moves: Tensor, uploads: Tensor, noise: float) -> tuple[Tensor, Tensor]:
     """G (r, r) from each record's uploads less their mean, and its mean upload without moves (n, W).
 
-    A priori G is that of the first uploads, I, with the variance 1 / W that random initial weights give it.
+    A record's upload less its mean is u_i G (P_t - mean P), in the coordinates u_i of the space. A priori G is that of
+    the first uploads, I, with the variance 1 / W that random initial weights give it.
     """
     rank = space.shape[1]
-    mean_moves, mean_uploads = visits.mean(moves[visits.step]), visits.mean(uploads)
+    mean_moves = visits.mean(moves[visits.step])
+    mean_uploads = visits.mean(uploads)
+
+    # (n, r, r): Σ over a record's visits of (P_t - mean P) (P_t - mean P)ᵀ
     spread = visits.total((moves @ moves.transpose(1, 2))[visits.step])
     spread -= visits.count[:, None, None] * (mean_moves @ mean_moves.transpose(1, 2))
-    pairs = (space[:, :, None] * space[:, None, :]).flatten(1)
-    square = (pairs.T @ spread.flatten(1)).view(rank, rank, rank, rank).permute(0, 2, 1, 3).reshape(rank**2, rank**2)
+    # the normal equations Σ_i (u_i u_iᵀ) G spread_i = Σ_i u_i (Σ_t apart_t (P_t - mean P)ᵀ), with G as one vector
+    own_products = (space[:, :, None] * space[:, None, :]).flatten(1)
+    by_pairs = (own_products.T @ spread.flatten(1)).view(rank, rank, rank, rank)
+    square = by_pairs.permute(0, 2, 1, 3).reshape(rank**2, rank**2)
     apart = uploads - mean_uploads[visits.row]
     right = space.T @ visits.total(torch.einsum("vrw,vw->vr", moves[visits.step], apart))
-    doubt, usual = noise * uploads.shape[1], torch.eye(rank, dtype=torch.float64).reshape(-1, 1)
+
+    doubt = noise * uploads.shape[1]
+    a_priori = torch.eye(rank, dtype=torch.float64).reshape(-1, 1)
     square.diagonal().add_(doubt + FAINT * float(square.diagonal().max()))
-    gram = torch.linalg.solve(square, right.reshape(-1, 1) + doubt * usual).view(rank, rank)
+    gram = torch.linalg.solve(square, right.reshape(-1, 1) + doubt * a_priori).view(rank, rank)
     gram = (gram + gram.T) / 2
-    return gram, mean_uploads - torch.einsum("nr,nrw->nw", space @ gram, mean_moves)
+    unmoved = mean_uploads - torch.einsum("nr,nrw->nw", space @ gram, mean_moves)
+    return gram, unmoved
 
 
 def _rows(visits: Visits, weights: Tensor, uploads: Tensor, noise: float) -> Tensor:
     """(n, r): the row of each record that explains all its uploads best, with the size of 1 a priori."""
     square = visits.total((weights @ weights.transpose(1, 2))[visits.step])
     right = visits.total(torch.einsum("vrw,vw->vr", weights[visits.step], uploads))
-    square.diagonal(dim1=1, dim2=2).add_(noise + FAINT * float(square.diagonal(dim1=1, dim2=2).max()))
+    diagonal = square.diagonal(dim1=1, dim2=2)
+    diagonal.add_(noise + FAINT * float(diagonal.max()))
     rows: Tensor = torch.linalg.solve(square, right[:, :, None])[:, :, 0]
     return rows
 
@@ -148,5 +218,6 @@ def _rows(visits: Visits, weights: Tensor, uploads: Tensor, noise: float) -> Ten
 def _turned(space: Tensor, gram: Tensor) -> Tensor:
     """U B with B Bᵀ = G; directions in which G is negative are left out."""
     values, vectors = torch.linalg.eigh(gram)
-    result: Tensor = space @ (vectors * values.clamp(min=0).sqrt())
+    root = vectors * values.clamp(min=0).sqrt()
+    result: Tensor = space @ root
     return result

@@ -43,28 +43,32 @@ class Told:
 
 def told(guesses: Tensor, truth: Tensor, known: tuple[int, ...] = ()) -> Told:
     """All measures of guesses (n, d'); the known records are the first k."""
-    guesses, truth = guesses - guesses.mean(0), truth - truth.mean(0)
-    above = torch.triu_indices(len(truth), len(truth), 1)
-    products = torch.stack([(columns @ columns.T)[above[0], above[1]] for columns in (guesses, truth)])
-    near = torch.stack([torch.cdist(columns, columns)[above[0], above[1]] for columns in (guesses, truth)])
-    equal = near < SAME * near.mean(1, keepdim=True)
-    both = float((equal[0] & equal[1]).sum())
-    pairs = both / float(equal[1].sum()) if equal[1].any() else float("nan")
-    right = both / float(equal[0].sum()) if equal[0].any() else float("nan")
+    guesses = guesses - guesses.mean(0)
+    truth = truth - truth.mean(0)
+    first, second = torch.triu_indices(len(truth), len(truth), 1)  # all pairs of records
+    products = torch.stack([(columns @ columns.T)[first, second] for columns in (guesses, truth)])
+    distances = torch.stack([torch.cdist(columns, columns)[first, second] for columns in (guesses, truth)])
+
+    guessed_equal, equal = distances < SAME * distances.mean(1, keepdim=True)
+    both = float((guessed_equal & equal).sum())
+    duplicates_found = both / float(equal.sum()) if equal.any() else float("nan")
+    duplicates_right = both / float(guessed_equal.sum()) if guessed_equal.any() else float("nan")
+
     inputs = torch.cat([guesses, torch.ones(len(guesses), 1, dtype=guesses.dtype)], 1)
-    error = (inputs @ (torch.linalg.pinv(inputs, rtol=1e-9) @ truth) - truth).abs()
-    spread = truth.std(0)
-    cells = (error <= CLOSE * spread)[:, spread > EQUAL]
+    affine_map = torch.linalg.pinv(inputs, rtol=1e-9) @ truth
+    error = (inputs @ affine_map - truth).abs()
+    deviation = truth.std(0)
+    cells = (error <= CLOSE * deviation)[:, deviation > EQUAL]
     exact, few = exact_columns(few_valued(guesses), truth)
     return Told(
-        float(torch.corrcoef(products)[0, 1]),
-        float(nearest_right(guesses, truth).double().mean()),
-        1 - float(error.square().sum() / truth.square().sum()),
-        {k: explained_with(guesses, truth, k) for k in known},
-        (pairs, right),
-        exact,
-        few,
-        float(cells.double().mean()),
+        correlation=float(torch.corrcoef(products)[0, 1]),
+        neighbours=float(nearest_right(guesses, truth).double().mean()),
+        affine=1 - float(error.square().sum() / truth.square().sum()),
+        with_known={k: explained_with(guesses, truth, k) for k in known},
+        duplicates=(duplicates_found, duplicates_right),
+        exact=exact,
+        few=few,
+        cells=float(cells.double().mean()),
     )
 
 
@@ -96,9 +100,11 @@ def affine_guesses(columns: Tensor, targets: Tensor, train: Tensor) -> Tensor:
 
 def _least_squares(columns: Tensor, targets: Tensor, train: Tensor) -> Tensor:
     """Least squares of the smallest norm, in the directions that are not empty, from the mean of the known rows on."""
-    inputs, mean = columns - columns[train].mean(0), targets.double().mean(0)
-    largest = float(torch.linalg.matrix_norm(columns - columns.mean(0), 2))
-    inverse = torch.linalg.pinv(inputs[train], atol=EMPTY * largest * (len(train) / len(columns)) ** 0.5)
+    inputs = columns - columns[train].mean(0)
+    mean = targets.double().mean(0)
+    largest_of_all = float(torch.linalg.matrix_norm(columns - columns.mean(0), 2))
+    largest = largest_of_all * (len(train) / len(columns)) ** 0.5
+    inverse = torch.linalg.pinv(inputs[train], atol=EMPTY * largest)
     result: Tensor = inputs @ (inverse @ (targets.double() - mean)) + mean
     return result
 

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_vfl.audit.attacks.drift.gauss_newton import gauss_newton
 from lightning_vfl.audit.attacks.drift.served import ServedSteps
 from lightning_vfl.audit.attacks.drift.unrolled import SHARPNESS, Activation, Unrolled
 
 ITERATIONS = 3000  # of Adam, in all stages
 ADAM_RATE = 0.02
 ADAM_SHARE = 0.8  # of the time; the rest is for the Gauss-Newton steps
-NEWTON_STEPS = 30
-INNER_STEPS = 40  # of conjugate gradients, in a Gauss-Newton step
-SMALLEST_GAIN = 1e-3  # of a Gauss-Newton step, relative: below it the fit has ended
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,23 +75,33 @@ def smoothed(
         ValueError: if no record was uploaded twice.
     """
     began = time.monotonic()
+    deadline = began + seconds
     run = Unrolled(served, hidden, activation, bias)
     if not bool((run.visits.count > 1).any()):
         raise ValueError("no record was uploaded twice; the smoothed fit needs a second epoch")
-    generator = torch.Generator().manual_seed(seed)
-    first = run.start(generator)
+
+    start = run.start(torch.Generator().manual_seed(seed))
     sharpest = SHARPNESS[-1]
-    first_misfit, per_iteration = _timed(lambda: _slope(run, first, sharpest)[0])
-    possible = int(ADAM_SHARE * (seconds - (time.monotonic() - began)) / per_iteration)
+    first_misfit, per_iteration = _timed(lambda: _slope(run, start, sharpest)[0])
+    left = seconds - (time.monotonic() - began)
+    possible = int(ADAM_SHARE * left / per_iteration)
     planned = max(min(iterations, possible), 0)
-    best, lowest, unknowns = first, first_misfit, first
+
+    unknowns = best = start
+    lowest = first_misfit
     for sharpness in SHARPNESS:
-        unknowns = _adam(run, unknowns, sharpness, planned // len(SHARPNESS), began + seconds)
-        best, lowest = min((best, lowest), (unknowns, run.misfit(unknowns, sharpest)), key=lambda one: one[1])
-    newton, ended = _gauss_newton(run, best, sharpest, began + seconds)
-    best, lowest = min((best, lowest), (newton, run.misfit(newton, sharpest)), key=lambda one: one[1])
+        unknowns = _adam(run, unknowns, sharpness, planned // len(SHARPNESS), deadline)
+        misfit = run.misfit(unknowns, sharpest)
+        if misfit < lowest:
+            best, lowest = unknowns, misfit
+
+    newton, ended = gauss_newton(lambda unknowns: run.residual(unknowns, sharpest), best, deadline, run.free)
+    misfit = run.misfit(newton, sharpest)
+    if misfit < lowest:
+        best, lowest = newton, misfit
+
+    fitted, _ = run.weights(best)
     columns = torch.full((served.records, run.width_in), math.nan, dtype=torch.float64)
-    fitted = run.weights(best)[0]
     columns[run.visits.seen] = fitted - fitted.mean(0)
     return SmoothedFit(columns, lowest, first_misfit, ended and planned == iterations)
 
@@ -118,61 +126,20 @@ def _adam(run: Unrolled, start: Tensor, sharpness: float, iterations: int, deadl
     """Adam with a rate that falls along a cosine; the start if the misfit has not become smaller."""
     unknowns = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([unknowns], lr=ADAM_RATE, betas=(0.9, 0.99))
-    first, misfit, free = math.inf, math.nan, run.free(math.inf)
+    first_misfit = math.inf
+    misfit = math.nan
+    free = run.free(math.inf)
     for iteration in range(iterations):
         if time.monotonic() > deadline:
             break
-        optimizer.param_groups[0]["lr"] = ADAM_RATE * (0.5 + 0.5 * math.cos(math.pi * iteration / iterations))
-        misfit, unknowns.grad = _slope(run, unknowns, sharpness)
+        progress = math.pi * iteration / iterations
+        optimizer.param_groups[0]["lr"] = ADAM_RATE * (0.5 + 0.5 * math.cos(progress))
+        misfit, slope = _slope(run, unknowns, sharpness)
         if not math.isfinite(misfit):
             return start
         if iteration == 0:
-            first, free = misfit, run.free(misfit)
-        unknowns.grad = unknowns.grad * free
+            first_misfit = misfit
+            free = run.free(misfit)
+        unknowns.grad = slope * free
         optimizer.step()
-    return unknowns.detach() if misfit < first else start
-
-
-def _gauss_newton(run: Unrolled, start: Tensor, sharpness: float, deadline: float) -> tuple[Tensor, bool]:
-    """Damped Gauss-Newton steps, each by conjugate gradients; and whether they ended before the deadline.
-
-    References:
-        Paige, Saunders, "LSQR: An Algorithm for Sparse Linear Equations and Sparse Least Squares", ACM TOMS 8, 1982,
-        section 7.1 (conjugate gradients for least squares).
-    """
-    unknowns, damping = start, 1e-6
-    for _ in range(NEWTON_STEPS):
-        variable = unknowns.clone().requires_grad_()
-        residual = run.residual(variable, sharpness)
-        dual = torch.zeros_like(residual, requires_grad=True)
-        # linear in ``dual``: its slope by ``dual`` is the Jacobian times a vector
-        (pulled,) = torch.autograd.grad(residual, variable, dual, create_graph=True)
-        current, ridge = float(residual.detach().square().sum()), damping * residual.numel()
-        free = run.free(current / residual.numel())
-        step, left = torch.zeros_like(unknowns), -residual.detach()
-        (descent,) = torch.autograd.grad(residual, variable, left, retain_graph=True)
-        descent = descent * free
-        direction, size = descent, float(descent.dot(descent))
-        smallest = 1e-6 * size
-        for _ in range(INNER_STEPS):
-            if time.monotonic() > deadline:
-                return unknowns, False
-            (moved,) = torch.autograd.grad(pulled, dual, direction, retain_graph=True)
-            length = size / float(moved.square().sum() + ridge * direction.dot(direction))
-            step, left = step + length * direction, left - length * moved
-            (descent,) = torch.autograd.grad(residual, variable, left, retain_graph=True)
-            descent = descent * free - ridge * step
-            before, size = size, float(descent.dot(descent))
-            if size < smallest:
-                break
-            direction = descent + size / before * direction
-        after = float(run.residual(unknowns + step, sharpness).square().sum())
-        if not after < current:
-            damping *= 8
-            continue
-        ratio = (current - after) / (current - float(left.square().sum()))
-        unknowns = unknowns + step
-        damping = max(damping / 4, 1e-12) if ratio > 0.7 else damping * (4 if ratio < 0.3 else 1)
-        if 1 - after / current < SMALLEST_GAIN:
-            break
-    return unknowns, True
+    return unknowns.detach() if misfit < first_misfit else start

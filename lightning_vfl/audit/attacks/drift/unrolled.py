@@ -1,7 +1,8 @@
 """A training of bottoms with one hidden layer, as a differentiable function of columns and initial weights."""
 
 import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,30 @@ TINY = 1e-20  # keeps the slope of a square root finite
 REDUNDANT = ("map", "shift", "log_scale")  # unknowns that the first uploads do not depend on
 
 
+class Batch(NamedTuple):
+    """The records of one step (B,), as places in ``Visits.seen``, and what the server sent for them."""
+
+    rows: Tensor
+    gradient: Tensor  # (B, W)
+    rate: float
+
+
+class Weights(NamedTuple):
+    """The weights of all bottoms side by side: H hidden units and d columns of all parties.
+
+    Args:
+        first: (H, d), zero where a unit does not read a column.
+        offsets: (H,), the bias of the hidden layer.
+        last: (W, H).
+        constant: (W,), the mean over the parties of their last bias.
+    """
+
+    first: Tensor
+    offsets: Tensor
+    last: Tensor
+    constant: Tensor
+
+
 class Unrolled:
     """The training as a function of columns and initial weights. Records that were never uploaded are left out.
 
@@ -33,11 +58,7 @@ class Unrolled:
         self.width_in = sum(served.columns)
         self.hidden = hidden * self.parties
         self.visits = Visits.of(served)
-
-        sizes = [len(step.ids) for step in served.steps]
-        self.batches = torch.split(self.visits.row, sizes)
-        self.gradients = [step.gradient.double() for step in served.steps]
-        self.rates = [step.rate for step in served.steps]
+        self.batches = list(self._batches(served))
 
         uploads = self.visits.uploads
         variance = (uploads - uploads.mean(0)).square().mean()
@@ -65,6 +86,12 @@ class Unrolled:
             "log_scale": (self.hidden,),
         }
         self.redundant = sum(math.prod(self.shapes[name]) for name in REDUNDANT)
+
+    def _batches(self, served: ServedSteps) -> Iterator[Batch]:
+        """The steps, in order."""
+        sizes = [len(step.ids) for step in served.steps]
+        for step, rows in zip(served.steps, torch.split(self.visits.row, sizes), strict=True):
+            yield Batch(rows, step.gradient.double(), step.rate)
 
     def free(self, misfit: float) -> Tensor:
         """1 for the unknowns that may move at this misfit, 0 for the others."""
@@ -115,11 +142,15 @@ class Unrolled:
         values = torch.nn.functional.softplus(inputs, beta=sharpness, threshold=500)
         return values, torch.sigmoid(sharpness * inputs)
 
-    def weights(self, unknowns: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Columns (n, d) and the four initial weights that the unknowns stand for."""
+    def weights(self, unknowns: Tensor) -> tuple[Tensor, Weights]:
+        """Columns (n, d) and the initial weights that the unknowns stand for.
+
+        With c, F and o for the unknown columns, first weights and offsets: the columns are x = c A + s, the weights
+        W = F A⁻ᵀ and the offsets b = o - W s, so that x Wᵀ + b = c Fᵀ + o whatever A and s are.
+        """
         sizes = [math.prod(shape) for shape in self.shapes.values()]
-        flat = zip(self.shapes.items(), torch.split(unknowns, sizes), strict=True)
-        part = {name: values.view(shape) for (name, shape), values in flat}
+        flat = torch.split(unknowns, sizes)
+        part = {name: values.view(self.shapes[name]) for name, values in zip(self.shapes, flat, strict=True)}
 
         affine = torch.eye(self.width_in, dtype=torch.float64) + part["map"] * self.same_party
         shift = part["shift"] * self.bias
@@ -127,41 +158,53 @@ class Unrolled:
         first = torch.linalg.solve(affine, (part["first"] * self.reads).T).T
         offsets = (part["offsets"] - first @ shift) * self.bias
         last = part["last"]
-        if self.activation == "relu":  # the scale of a unit is free
+        constant = part["constant"] * self.bias
+        if self.activation == "relu":  # relu(e a) / e = relu(a) for every e > 0
             scale = part["log_scale"].exp()
             first = first * scale[:, None]
             offsets = offsets * scale
             last = last / scale
-        return columns, [first, offsets, last, part["constant"] * self.bias]
+        return columns, Weights(first, offsets, last, constant)
 
     def residual(self, unknowns: Tensor, sharpness: float) -> Tensor:
-        """(visits, W): what the run with these unknowns leaves of the uploads, weighted, in deviations of them."""
+        """(V, W): the uploads of the run with these unknowns less those of the training, in deviations of these.
+
+        The difference of a visit from the mean over the visits to its record counts ``DRIFT_WEIGHT`` times.
+        """
         columns, weights = self.weights(unknowns)
         states: list[State] = [()] * len(weights)
         uploads = []
-        steps = zip(self.batches, self.gradients, self.rates, strict=True)
-        for number, (rows, sent, rate) in enumerate(steps, 1):
-            first, offsets, last, constant = weights
-            batch = columns[rows]
-            units, slopes = self.activate(torch.addmm(offsets, batch, first.T), sharpness)
-            uploads.append(torch.addmm(self.parties * constant, units, last.T))
-
-            back = (sent @ last) * slopes
-            gradients = (
-                back.T @ batch * self.reads,
-                back.sum(0) * self.bias,
-                sent.T @ units,
-                # the constants of several parties move alike: ``constant`` is their mean
-                sent.sum(0) * self.bias,
-            )
-            parts = zip(weights, gradients, states, strict=True)
-            stepped = [_step(self.rule, *one, number, rate) for one in parts]
-            weights = [weight for weight, _ in stepped]
+        for number, batch in enumerate(self.batches, 1):
+            upload, gradients = self._forward_and_backward(weights, columns[batch.rows], batch.gradient, sharpness)
+            uploads.append(upload)
+            stepped = [
+                _step(self.rule, weight, gradient, state, number, batch.rate)
+                for weight, gradient, state in zip(weights, gradients, states, strict=True)
+            ]
+            weights = Weights(*(weight for weight, _ in stepped))
             states = [state for _, state in stepped]
 
         wrong = (torch.cat(uploads) - self.visits.uploads) / self.scale
-        mean = self.visits.mean(wrong)[self.visits.row]
-        return mean + DRIFT_WEIGHT * (wrong - mean)
+        mean_wrong = self.visits.mean(wrong)[self.visits.row]
+        return mean_wrong + DRIFT_WEIGHT * (wrong - mean_wrong)
+
+    def _forward_and_backward(
+        self, weights: Weights, inputs: Tensor, sent: Tensor, sharpness: float
+    ) -> tuple[Tensor, Weights]:
+        """The upload of a batch (B, d), and the gradients of the weights by what the server sent for it (B, W)."""
+        # u = relu(x Wᵀ + b), h = u Vᵀ + M c, for M parties
+        before = torch.addmm(weights.offsets, inputs, weights.first.T)
+        units, slopes = self.activate(before, sharpness)
+        upload = torch.addmm(self.parties * weights.constant, units, weights.last.T)
+        # with δ for ∂L/∂h: ∂L/∂V = δᵀ u, and behind the activation ε = (δ V) ⊙ relu', ∂L/∂W = εᵀ x
+        behind = (sent @ weights.last) * slopes
+        gradients = Weights(
+            first=behind.T @ inputs * self.reads,
+            offsets=behind.sum(0) * self.bias,
+            last=sent.T @ units,
+            constant=sent.sum(0) * self.bias,  # every party's last bias has this gradient, so has their mean
+        )
+        return upload, gradients
 
     def misfit(self, unknowns: Tensor, sharpness: float) -> float:
         """The mean square of the residual."""
@@ -186,21 +229,27 @@ def _step(
     if not rule.momentum:
         return weight - rate * gradient, ()
 
-    speed = state[0] if state else torch.zeros_like(gradient)
-    speed = rule.momentum * speed + gradient
-    change = gradient + rule.momentum * speed if rule.nesterov else speed
-    return weight - rate * change, (speed,)
+    velocity = state[0] if state else torch.zeros_like(gradient)
+    velocity = rule.momentum * velocity + gradient
+    change = gradient + rule.momentum * velocity if rule.nesterov else velocity
+    return weight - rate * change, (velocity,)
 
 
 def _adam(
     rule: StepRule, weight: Tensor, gradient: Tensor, state: State, number: int, rate: float
 ) -> tuple[Tensor, State]:
-    """As ``_step``, for Adam with the decay applied."""
+    """As ``_step``, for Adam with the decay applied.
+
+    References:
+        Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
+    """
     mean_decay, square_decay = rule.betas
     zeros = torch.zeros_like(gradient)
     mean, square = state or (zeros, zeros)
     mean = mean_decay * mean + (1 - mean_decay) * gradient
     square = square_decay * square + (1 - square_decay) * gradient**2
-    rate = rate / (1 - mean_decay**number)
-    size = (square / (1 - square_decay**number) + TINY).sqrt() + rule.eps
-    return weight - rate * mean / size, (mean, square)
+
+    mean_correction = 1 - mean_decay**number
+    square_correction = 1 - square_decay**number
+    deviation = (square / square_correction + TINY).sqrt() + rule.eps
+    return weight - rate / mean_correction * mean / deviation, (mean, square)
