@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lightning_vfl.aggregators import Concat, Max, Mean, Sum
+from lightning_vfl.aggregators import Mean
+from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, MalformedMessage
 from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.attendance import Form
@@ -25,6 +26,7 @@ from lightning_vfl.federation.told_plans import mask_of, plan_of
 from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.types import Roster
 from tests.examples import examples
+from tests.unit.aggregators.test_contract import FACTORIES
 
 NAMES = ("bank", "telco", "shop")
 MESSAGE = {
@@ -212,21 +214,24 @@ def test_labels_have_the_form_of_the_batch(labels, line):
     assert wrong is None if line is None else re.search(line, wrong)
 
 
-@pytest.mark.parametrize("aggregator", [Mean(), Sum(), Max(), Concat()])
+VISIBLE = [name for name, make in FACTORIES.items() if wire_of(make()).traits.visible]
+
+
+def test_the_server_sees_the_embeddings_of_these():
+    assert set(VISIBLE) >= {"Concat", "Sum", "Mean", "Max", "LocalGaussian"}
+
+
+@pytest.mark.parametrize("name", VISIBLE)
 @pytest.mark.parametrize("value", [1e30, -1e30, torch.inf, torch.nan])
-def test_an_absurd_number_in_the_clear_is_refused(aggregator, value):
-    (leg,) = aggregator_legs(aggregator)
+def test_an_absurd_number_in_the_clear_is_refused(name, value):
+    aggregator = FACTORIES[name]()
+    (leg,) = wire_of(aggregator).legs(4, (2, 2, 2), (), Roster(3))
     form = Form(module_of(aggregator), Agreed(NAMES), 4, clear=True)
     good = torch.ones(4, 2)
     assert form.misfit(upload(good), leg) is None
     good[2, 1] = value
-    assert "limits.value" in form.misfit(upload(good), leg) or "NaN" in form.misfit(upload(good), leg)
-
-
-def aggregator_legs(aggregator):
-    from lightning_vfl.aggregators.clear import InTheClear
-
-    return InTheClear(aggregator).legs(4, (2, 2, 2), (), Roster(3))
+    refusal = form.misfit(upload(good), leg)
+    assert "limits.value" in refusal or "NaN" in refusal
 
 
 def test_a_small_frame_of_packed_bits_takes_no_more_memory_than_the_charter_allows():
