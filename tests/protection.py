@@ -120,6 +120,7 @@ def _from_a_folder(says: str) -> str:
         ("](guides/", "](../guides/"),
         ("](#", "](../protection.md#"),
         ("](aggregators", "](../aggregators"),
+        ("](labels", "](../labels"),
     ):
         says = says.replace(link, target)
     return says

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.audit.attacks.drift.levels import few_valued
 from lightning_vfl.audit.attacks.drift.linear import linear
-from lightning_vfl.audit.attacks.drift.measure import exact_columns, told
+from lightning_vfl.audit.attacks.drift.measure import affine_guesses, exact_columns, told
 from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps, StepRule
 
 
@@ -40,6 +40,19 @@ def test_sums_tell_the_columns_up_to_rotation_and_known_records_turn_them():
     assert result.correlation > 0.999
     assert result.neighbours > 0.95
     assert result.with_known[7] > 0.99
+
+
+def test_the_columns_give_the_weights_of_the_bottoms_too():
+    draw = torch.Generator().manual_seed(0)
+    truth = torch.randn(200, 6, generator=draw, dtype=torch.float64)
+    served = steps_of(truth, (3, 3), 16, 12)
+    columns = affine_guesses(linear(served), truth[:7], torch.arange(7))  # turned by seven known records
+    for step in (served.steps[0], served.steps[-1]):
+        one = torch.ones(len(step.ids), 1, dtype=torch.float64)
+        weights, guessed = (
+            torch.linalg.lstsq(torch.cat([of[step.ids], one], 1), step.upload).solution for of in (truth, columns)
+        )
+        assert (guessed - weights).norm() < 0.05 * weights.norm()
 
 
 def test_columns_with_three_values_are_read_exactly():
