@@ -126,7 +126,7 @@ class SharedWire(CodedWire):
         return DecodingServer(self.coding, self.codec)
 
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
-        called = [i for i, party in enumerate(view.parties) if view.called[party]]  # late ones check for overflow too
+        called = view.called_places  # late ones check for overflow too
         integers = zip(called, self.party_side().integers(contribution, called, view), strict=True)
         total = torch.stack([h for i, h in integers if roll.included[view.parties[i]]]).sum(0)
         return aggregate_of(total.double().mul_(2.0**-self.codec.l_x) / len(roll.included_parties))
@@ -174,7 +174,7 @@ class SharingParty(PartySide):
 
     def _share(self, contribution: Contribution, view: PartyView) -> Message:
         code = self.coding.code(view.roster.parties)
-        mine = [i for i, party in enumerate(view.parties) if view.called[party]]
+        mine = view.called_places
         senders = tuple(view.parties[i] for i in mine)
         h = self.codec.field.embed(torch.stack(self.integers(contribution, mine, view)))  # (S, B, D)
         rows = -(-h.shape[1] // code.blocks)

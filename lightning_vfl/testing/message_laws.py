@@ -6,7 +6,7 @@ import torch
 
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.testing.law import require, require_close, require_same_bits
-from lightning_vfl.testing.rounds import BASIS, RECORDS, ROWS, Subject, Upload
+from lightning_vfl.testing.rounds import BASIS, RECORDS, ROWS, Subject, Upload, parts_of
 from lightning_vfl.types import Parties, Stage
 from lightning_vfl.wire import Leg, LinearForms, Message
 
@@ -14,45 +14,43 @@ from lightning_vfl.wire import Leg, LinearForms, Message
 def messages_fit_their_legs(subject: Subject) -> None:
     """Every message has the kind, the destination, the senders and the number of bits that its leg has announced."""
     played = subject.play()
-    aggregator, _, view, server = played
+    aggregator = played.aggregator
+    server = played.server
     wire = wire_of(aggregator)
-    setup = aggregator.setup
     m = subject.parties
     basis = (BASIS,) * m if aggregator.form is LinearForms else ()
-    coded = len(ROWS)
-    if setup is not None:
-        coded = len(setup.arrangement(RECORDS, m, 0, Stage.FIT).coded_rows(view.rows.ids)[0])
+    rows = len(ROWS)
+    if aggregator.setup is not None:
+        arrangement = aggregator.setup.arrangement(RECORDS, m, 0, Stage.FIT)
+        rows = len(arrangement.coded_rows(server.rows.ids)[0])
+    legs = wire.legs(rows, server.widths, basis, server.roster)
     messages, decoded = played.messages()
-    legs = wire.legs(coded, server.widths, basis, server.roster)
-    signed = next((message for message in messages if message.relayed), None)
-    if signed is not None:  # the server hands the message on to every party: a leg of its own
-        relayed = [leg for leg in legs if leg.to == "parties"]
-        size = wire.needed(m) * signed.pieces[0].nbytes
-        announced = [leg.bytes.tolist() for leg in relayed]
-        require(
-            announced == [[size] * m], f"the relayed message has {size} bytes a party, its legs announce {announced}"
-        )
-        legs = tuple(leg for leg in legs if leg is not relayed[0])
-    sent = [part for message in messages for part in (message, message.alongside) if part is not None]
+    if signed := [message for message in messages if message.relayed]:
+        # the server hands the message on to every party: a leg of its own
+        size = wire.needed(m) * signed[0].pieces[0].nbytes
+        relayed = [leg.bytes.tolist() for leg in legs if leg.to == "parties"]
+        require(relayed == [[size] * m], f"the relayed message has {size} bytes a party, its legs announce {relayed}")
+        legs = tuple(leg for leg in legs if leg.to != "parties")
+    sent = list(parts_of(messages))
     require(len(sent) == len(legs), f"{len(sent)} messages are sent where {len(legs)} legs are announced")
     for message, leg in zip(sent, legs, strict=True):
         _require_fit(message, leg, tuple(range(m)))
     answer = wire.server_side().answer(torch.ones_like(decoded.value), decoded, server)
     _require_fit(answer, wire.downlink(len(ROWS), server.widths, server.roster), ())
-    receivers, members = answer.receivers, server.roll.included_parties
-    what = f"the answer has pieces for the parties {receivers}; the included parties are {members}"
-    require(receivers == members, what)
+    members = server.roll.included_parties
+    what = f"the answer has pieces for the parties {answer.receivers}; the included parties are {members}"
+    require(answer.receivers == members, what)
 
 
 def _require_fit(message: Message, leg: Leg, senders: Parties) -> None:
     """The message has the kind, the destination, the senders and the size that the leg announces."""
     kind = message.kind
-    parties = len(leg.elements)
-    what, announced = (kind, message.to), (leg.kind, leg.to)
-    require(what == announced, f"a message '{kind}' to {message.to} is sent where {announced} is announced")
+    announced = (leg.kind, leg.to)
+    require((kind, message.to) == announced, f"'{kind}' to {message.to} is sent where {announced} is announced")
     require(message.senders == senders, f"'{kind}' has the senders {message.senders} instead of {senders}")
     numbers = [piece.numel() for piece in message.pieces]
-    if message.to == "peers":
+    if message.to == "peers":  # no party sends itself anything
+        parties = len(leg.elements)
         numbers = [number * (parties - 1) // parties for number in numbers]
     elements = leg.elements.tolist()
     require(numbers == elements, f"'{kind}' has {numbers} numbers, its leg announces {elements}")
@@ -61,7 +59,9 @@ def _require_fit(message: Message, leg: Leg, senders: Parties) -> None:
             bits = 8 * piece.element_size()
             require(bits == leg.bits, f"the numbers of '{kind}' have {bits} bits, its leg announces {leg.bits}")
         else:
-            lowest, highest = int(piece.to(torch.int64).min()), int(piece.to(torch.int64).max())
+            integers = piece.to(torch.int64)
+            lowest = int(integers.min())
+            highest = int(integers.max())
             fits = lowest >= 0 and highest.bit_length() <= leg.bits
             require(fits, f"the numbers of '{kind}' go from {lowest} to {highest}, its leg announces {leg.bits} bits")
 
@@ -72,19 +72,22 @@ def hosting_together_is_hosting_alone(subject: Subject) -> None:
         return
     played = subject.play()
     together = Upload(played.aggregator, played.contribution, played.parties)
-    everyone = torch.ones(subject.parties, dtype=torch.bool)
-    answers = together.then(everyone, together.first) if together.first.to == "peers" else None
+    messages = _of_two_legs(together, together.first)
     for party in range(subject.parties):
         hosted = subject.play(hosted=(party,))
         alone = Upload(hosted.aggregator, hosted.contribution, hosted.parties)
         require(alone.first.senders == (party,), f"party {party} alone sends for the parties {alone.first.senders}")
-        pairs = [(alone.first, together.first), (alone.first.alongside, together.first.alongside)]
-        if answers is not None:
-            pairs.append((alone.then(everyone, together.first), answers))
-        for one, among in pairs:
-            if one is not None and among is not None:
-                what = f"'{one.kind}' of party {party} alone against that among {subject.parties} hosted parties"
-                require_same_bits(one.pieces[0], among.pieces[party], what)
+        for one, among in zip(_of_two_legs(alone, together.first), messages, strict=True):
+            what = f"'{one.kind}' of party {party} alone against that among {subject.parties} hosted parties"
+            require_same_bits(one.pieces[0], among.pieces[party], what)
+
+
+def _of_two_legs(upload: Upload, shares: Message) -> list[Message]:
+    """The messages of the first leg; if it goes to the peers, also those of the next, for all parties' ``shares``."""
+    messages = [upload.first]
+    if shares.to == "peers":
+        messages.append(upload.then(upload.view.called, shares))
+    return list(parts_of(messages))
 
 
 def carrying_together_is_carrying_alone(subject: Subject) -> None:
@@ -95,11 +98,11 @@ def carrying_together_is_carrying_alone(subject: Subject) -> None:
     grad = torch.randn(exchange.aggregate.value.shape, generator=torch.Generator().manual_seed(1))
     answer = exchange.sides.server.answer(grad, exchange.aggregate, played.server)
     # every party gets other numbers: a mean gives all parties the same
-    different = [p * (1 + i) if p.is_floating_point() else p for i, p in enumerate(answer.pieces)]
-    answer = replace(answer, pieces=tuple(different))
+    pieces = tuple(p * (1 + i) if p.is_floating_point() else p for i, p in enumerate(answer.pieces))
+    answer = replace(answer, pieces=pieces)
     together = exchange.sides.party.carry(answer, played.contribution, played.parties)
     members = answer.receivers or tuple(range(subject.parties))
-    clones = tuple(piece.clone() for piece in answer.pieces)  # no two are one tensor
+    clones = tuple(piece.clone() for piece in pieces)  # no two are one tensor
     for order in (slice(None), slice(None, None, -1)):
         other = replace(answer, receivers=members[order], pieces=clones[order])
         carried = exchange.sides.party.carry(other, played.contribution, played.parties)
@@ -110,7 +113,7 @@ def carrying_together_is_carrying_alone(subject: Subject) -> None:
         side = wire_of(hosted.aggregator).party_side()
         (alone,) = side.carry(answer, hosted.contribution, hosted.parties)
         require_close(alone, together[party], 1.3e-6, 1e-5, f"the gradient of party {party} alone")
-        piece = replace(answer, receivers=(party,), pieces=(answer.pieces[members.index(party)],))
+        piece = replace(answer, receivers=(party,), pieces=(pieces[members.index(party)],))
         (of_piece,) = side.carry(piece, hosted.contribution, hosted.parties)
         require_same_bits(of_piece, alone, f"the gradient of party {party} from its own piece alone")
         nothing = replace(answer, receivers=(), pieces=())

@@ -276,3 +276,11 @@ def _opened(opening: Opening, view: PartyView, everyone: PartyView) -> Any:
         memory_of_all = opening.accept(memory_of_all, message, everyone)
         memory = opening.accept(memory, message, view)
     return memory
+
+
+def parts_of(messages: Iterable[Message]) -> Iterator[Message]:
+    """All messages, each followed by the message alongside it."""
+    for message in messages:
+        yield message
+        if message.alongside is not None:
+            yield message.alongside

@@ -10,7 +10,7 @@ from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.testing.law import require, require_same_bits
 from lightning_vfl.testing.reachable import mutable_objects
-from lightning_vfl.testing.rounds import Subject, embeddings
+from lightning_vfl.testing.rounds import Subject, embeddings, parts_of
 
 CLOSE = 0.8  # the correlation above which numbers tell an embedding; that of masks and noise is about 0
 
@@ -49,7 +49,7 @@ def hidden_embeddings_are_not_handed_over(subject: Subject) -> None:
         return
     messages, _ = played.messages()
     secrets = {leaf.untyped_storage().data_ptr() for leaf in played.contribution.leaves}
-    for message in (part for m in messages for part in (m, m.alongside) if part is not None):
+    for message in parts_of(messages):
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             shared = piece.untyped_storage().data_ptr() in secrets
             require(not shared, f"'{message.kind}' of party {sender} is the memory of an embedding")

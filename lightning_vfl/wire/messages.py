@@ -120,6 +120,11 @@ class PartyView:
     notes: dict[str, float] = field(default_factory=dict)
     renew: bool | None = None
 
+    @property
+    def called_places(self) -> list[int]:
+        """The places among the hosted parties of those that are called."""
+        return [place for place, party in enumerate(self.parties) if self.called[party]]
+
 
 @dataclass(frozen=True)
 class ServerView:

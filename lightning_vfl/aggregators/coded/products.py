@@ -80,7 +80,7 @@ class ProductWire(CodedWire):
     def clear(self, contribution: Contribution, view: PartyView, roll: Roll) -> Aggregate:
         field = self.coding.field
         codec = self.scale.codec(field, view.agreed)
-        called = [i for i, party in enumerate(view.parties) if view.called[party]]  # late ones check for overflow too
+        called = view.called_places  # late ones check for overflow too
         weights = self.party_side().integers(contribution, called, view)
         included = [i for i in called if roll.included[view.parties[i]]]
         if len(included) < len(called):
@@ -142,7 +142,7 @@ class ProductParty(PartySide):
     def _share(self, contribution: Contribution, view: PartyView) -> Message:
         memory = _memory(view)
         code = self.coding.code(view.roster.parties)
-        mine = [i for i, party in enumerate(view.parties) if view.called[party]]
+        mine = view.called_places
         senders = tuple(view.parties[i] for i in mine)
         elements = self.coding.field.embed(self.integers(contribution, mine, view))
         width = elements.shape[1]
