@@ -1,7 +1,7 @@
 """Embeddings and model updates in the clear: how they travel if an aggregator has no part that hides them."""
 
 from abc import ABC
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from lightning_vfl.aggregators.messages import (
     refuse_infinite,
     width_of,
 )
-from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, SharedBottoms, Traits, Wire
+from lightning_vfl.aggregators.parts import PartySide, ServerSide, SharedBottoms, Traits, Uploads, Wire
 from lightning_vfl.compressors import Compressor, Sender, bytes_of_record, unpacked
 from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Widths
@@ -113,7 +113,7 @@ class ClearParty(PartySide):
         self.sender = None if compressor is None else Sender(compressor, "compressor")
         self.gradient_compressor = gradient_compressor
 
-    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+    def upload(self, contribution: Contribution, view: PartyView) -> Uploads:
         by_party = zip(view.parties, contribution.leaves, strict=True)
         pieces = tuple(self.pack(party, h, view.rows.ids, view.names) for party, h in by_party)
         yield Message(EMBEDDINGS, "server", view.parties, pieces, round=view.names)

@@ -1,6 +1,5 @@
 """Any bottom network under Lagrange coding: embeddings are shared among the parties, and only their sum is answered."""
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor, isfinite
@@ -12,7 +11,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.coded.coding import CodedMean, CodedWire, Coding, MeanServer, aggregate_of, received_by
 from lightning_vfl.aggregators.coded.messages import EMBEDDINGS, SUMS, check_embedding_shares, check_results
 from lightning_vfl.aggregators.messages import blamed, gradients_in, only, refuse_outside
-from lightning_vfl.aggregators.parts import Heard, PartySide
+from lightning_vfl.aggregators.parts import PartySide, Uploads
 from lightning_vfl.checks import one_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, PrimeField
@@ -139,7 +138,7 @@ class SharingParty(PartySide):
     coding: Coding
     codec: FixedPoint
 
-    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+    def upload(self, contribution: Contribution, view: PartyView) -> Uploads:
         heard = yield self._share(contribution, view)
         if heard.received is not None:
             yield self._add(heard.received, heard.included, replace(view, parties=heard.parties))

@@ -1,6 +1,5 @@
 """Embeddings with noise: each party clips every record's embedding and adds Gaussian noise before it sends it."""
 
-from collections.abc import Generator
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import ClearParty, EmbeddingWire, PlainServer
-from lightning_vfl.aggregators.parts import Accounting, Heard, PartySide, Traits
+from lightning_vfl.aggregators.parts import Accounting, PartySide, Traits, Uploads
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.checks import one_of, within
 from lightning_vfl.errors import ConfigurationError
@@ -175,7 +174,7 @@ class NoisyParty(PartySide):
         self._own = OwnKeystreams()
         self._clear = ClearParty()
 
-    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+    def upload(self, contribution: Contribution, view: PartyView) -> Uploads:
         yield from self._clear.upload(self.mechanism.noisy(contribution, view, self._own), view)
 
     def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:

@@ -60,15 +60,16 @@ class Heard:
     received: Message | None
 
 
+Uploads = Generator[Message, Heard, None]
+"""The messages of the hosted parties in a round, one leg after the other; the caller sends ``Heard`` after each leg."""
+
+
 class PartySide(ABC):
     """The side of the hosted parties in the rounds of a fit; it holds their keystreams and nothing of the server's."""
 
     @abstractmethod
-    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
-        """The messages of the hosted parties in a round, one leg after the other.
-
-        The caller sends ``Heard`` after each leg. Hosted parties that are not called send nothing.
-        """
+    def upload(self, contribution: Contribution, view: PartyView) -> Uploads:
+        """The messages of the hosted parties. Hosted parties that are not called send nothing."""
 
     @abstractmethod
     def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:

@@ -175,6 +175,18 @@ class Attack(ABC):
         return
 
 
+@dataclass
+class FromKnownRecords(Attack, ABC):
+    """An attack on a party that begins with ``known`` records of which the attacker has the party's features."""
+
+    party: int = 2
+    known: int = 1000
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(records=self.known)
+
+
 def asked_for(knowledge: Tensor | None) -> Tensor:
     """Side knowledge that ``Attack.needs`` has asked for.
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators import LagrangeCoded
+from lightning_vfl.audit.attacks.model_completion import embeddings_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
-from lightning_vfl.networks.modes import evaluating
 
 if TYPE_CHECKING:
     from lightning_vfl.audit.transcript import Transcript
@@ -108,7 +108,4 @@ class Truth:
 
     def embeddings(self, module: "VFLModule", party: int) -> Tensor:
         """(N, D) float64, a party's embeddings by its trained bottom."""
-        bottom = module.bottoms.parties[party]
-        like = next(module.bottoms.parameters())
-        with torch.no_grad(), evaluating(bottom):
-            return torch.cat([bottom(x.to(like)).cpu().double() for x in torch.split(self.raw(party), AT_ONCE)])
+        return embeddings_of(module.bottoms.parties[party], self.raw(party))

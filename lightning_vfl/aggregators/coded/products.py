@@ -1,6 +1,6 @@
 """FedVS in a round: weights are shared, every party multiplies on shares, and the server decodes the mean."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from lightning_vfl.aggregators.coded.messages import MODELS, PRODUCTS, ZEROS, ch
 from lightning_vfl.aggregators.coded.scale import Scale
 from lightning_vfl.aggregators.coded.shares import Shares
 from lightning_vfl.aggregators.messages import blamed, gradients_by_party, only, refuse_outside
-from lightning_vfl.aggregators.parts import Heard, PartySide
+from lightning_vfl.aggregators.parts import PartySide, Uploads
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
 from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Widths
@@ -102,7 +102,7 @@ class ProductParty(PartySide):
     scale: Scale
     rerandomise: bool
 
-    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+    def upload(self, contribution: Contribution, view: PartyView) -> Uploads:
         heard = yield self._share(contribution, view)
         if heard.received is not None:
             yield self._multiply(heard.received, heard.included, replace(view, parties=heard.parties))

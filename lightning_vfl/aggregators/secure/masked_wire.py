@@ -1,6 +1,6 @@
 """How masked sums travel: the parties' uploads, the server's sum, and the gradient back."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.clear import gradients_leg
 from lightning_vfl.aggregators.messages import GRADIENTS, check_message, gradients_in, refuse_outside
-from lightning_vfl.aggregators.parts import Heard, PartySide, ServerSide, Traits, Wire
+from lightning_vfl.aggregators.parts import PartySide, ServerSide, Traits, Uploads, Wire
 from lightning_vfl.aggregators.secure.codec import Codec, note_clipped
 from lightning_vfl.aggregators.secure.codec_checks import refuse_other_integers, try_codec
 from lightning_vfl.aggregators.secure.consent import LISTS, SIGNED
@@ -188,7 +188,7 @@ class MaskedParty(PartySide):
         self._own = OwnKeystreams()
         self._tried = False
 
-    def upload(self, contribution: Contribution, view: PartyView) -> Generator[Message, Heard, None]:
+    def upload(self, contribution: Contribution, view: PartyView) -> Uploads:
         heard = yield self._masked(contribution, view)
         if self.layer.recovery is None:
             return

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for
+from lightning_vfl.audit.attack import FromKnownRecords, Guesses, Known, NothingSeen, Seen, Target, asked_for
 from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
 from lightning_vfl.audit.attacks.drift.measure import affine_guesses
 from lightning_vfl.audit.transcript import places
@@ -10,7 +10,7 @@ from lightning_vfl.checks import positive
 
 
 @dataclass
-class DriftFeatures(Attack):
+class DriftFeatures(FromKnownRecords):
     """The columns up to rotation of ``DriftNeighbours``, turned by a regression from a few known records.
 
     ``FeatureReconstruction`` with the same ``known`` is a ridge regression on the uploads alone.
@@ -22,17 +22,12 @@ class DriftFeatures(Attack):
     """
 
     target = Target.FEATURES
-    party: int = 2
     known: int = 40
     seconds: float = SECONDS
 
     def __post_init__(self) -> None:
         positive("known", self.known, whole=True, advice="DriftNeighbours needs no known record")
         checked_seconds(self.seconds)
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(records=self.known)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         ids, columns, saw = drifted(seen, self.seconds)

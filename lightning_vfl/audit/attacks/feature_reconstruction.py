@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
+from lightning_vfl.audit.attack import FromKnownRecords, Guesses, Known, NothingSeen, Seen, Target
 from lightning_vfl.audit.attacks.regression import guesses_from_known
 from lightning_vfl.audit.transcript import AGGREGATES, by_record, side_by_side
 
 
 @dataclass
-class FeatureReconstruction(Attack):
+class FeatureReconstruction(FromKnownRecords):
     """The aggregates of a record from several epochs are many functions of the same features.
 
     The attacker knows all features of some records at one party. It fits a ridge regression from the aggregates of
@@ -23,13 +23,7 @@ class FeatureReconstruction(Attack):
     """
 
     target = Target.FEATURES
-    party: int = 2
-    known: int = 1000
     epochs: int | str = "all"
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(records=self.known)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         most = None if self.epochs == "all" else int(self.epochs)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
+from lightning_vfl.audit.attack import FromKnownRecords, Guesses, Known, NothingSeen, Seen, Target
 from lightning_vfl.audit.attacks.regression import guesses_from_known
 from lightning_vfl.audit.transcript import AGGREGATES, by_record
 
 
 @dataclass
-class KnownPlaintext(Attack):
+class KnownPlaintext(FromKnownRecords):
     """Pairs of a party's embedding and the sum that it is in tell a map from sums to embeddings.
 
     The attacker knows the embeddings that the party's trained bottom gives for some records, fits a ridge regression
@@ -21,12 +21,6 @@ class KnownPlaintext(Attack):
     """
 
     target = Target.EMBEDDINGS
-    party: int = 2
-    known: int = 1000
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(records=self.known)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         last = max(seen.transcript.epochs(), default=0)

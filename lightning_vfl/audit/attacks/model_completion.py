@@ -49,7 +49,7 @@ class ModelCompletion(Attack):
 
         if not seen.features:
             raise NothingSeen("the attacker has no bottom")
-        embeddings = torch.cat([_embeddings(seen.bottoms[party], x) for party, x in seen.features.items()], 1)
+        embeddings = torch.cat([embeddings_of(seen.bottoms[party], x) for party, x in seen.features.items()], 1)
         h = ((embeddings - embeddings.mean(0)) / embeddings.std(0).clamp(min=1e-9)).numpy()
         ids = known.ids.numpy()
         labels = asked_for(known.labels).numpy()
@@ -84,7 +84,8 @@ class ModelCompletion(Attack):
                 self._last[id(parameter)] = gradient
 
 
-def _embeddings(bottom: nn.Module, features: Tensor) -> Tensor:
+def embeddings_of(bottom: nn.Module, features: Tensor) -> Tensor:
+    """(N, D) float64, the embeddings by a trained bottom."""
     like = next(bottom.parameters())
     with torch.no_grad(), evaluating(bottom):
         return torch.cat([bottom(x.to(like)).double().cpu() for x in torch.split(features, 8192)])

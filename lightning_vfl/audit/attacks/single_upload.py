@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
+from lightning_vfl.audit.attack import FromKnownRecords, Guesses, Known, NothingSeen, Seen, Target
 from lightning_vfl.audit.attacks.regression import guesses_from_known
 from lightning_vfl.audit.transcript import by_record
 
 
 @dataclass
-class SingleUpload(Attack):
+class SingleUpload(FromKnownRecords):
     """The first upload of every record by one party: an embedding, a noisy one, masked words, or a share.
 
     The attacker knows all features of some records at this party, and fits a ridge regression from the words of their
@@ -21,13 +21,7 @@ class SingleUpload(Attack):
     """
 
     target = Target.FEATURES
-    party: int = 2
-    known: int = 1000
     epoch: int = 1
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(records=self.known)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         uploads = []
