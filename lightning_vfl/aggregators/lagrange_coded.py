@@ -2,10 +2,9 @@
 
 from typing import ClassVar, Literal
 
-from lightning_vfl.aggregators.coded.coding import CodedMean, Coding
+from lightning_vfl.aggregators.coded.coding import CodedMean, Coding, Scale
 from lightning_vfl.aggregators.coded.data_shares import DataShares
 from lightning_vfl.aggregators.coded.products import DEGREE, ProductWire
-from lightning_vfl.aggregators.coded.scale import Scale
 from lightning_vfl.checks import one_of, within
 from lightning_vfl.field import FixedPoint, PrimeField
 from lightning_vfl.wire import Contribution, LinearForms

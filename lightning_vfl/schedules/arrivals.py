@@ -10,7 +10,7 @@ import torch
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds.plan import RoundCosts
-from lightning_vfl.schedules.batches import Planned, Schedule, refuse_larger
+from lightning_vfl.schedules.batches import Events, refuse_larger
 from lightning_vfl.schedules.own_orders import OwnOrders
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.types import Event, RecordSource, Roster
@@ -46,7 +46,7 @@ class _Queue:
         return cls(state["number"], state["free"], tuple(_Turn(*turn) for turn in state["turns"]))
 
 
-class FirstComeFirstServed(Schedule):
+class FirstComeFirstServed(Events):
     """Asynchronous events in the order in which the parties' messages reach the server; one queue for a whole fit.
 
     The k-th event of a party uses the next B records of the party's own order (all its records, if it has fewer). The
@@ -98,7 +98,6 @@ class FirstComeFirstServed(Schedule):
         self._finish = costs.backward.tolist()
         self._service = costs.server
         self._begin = begin, first, number
-        self._now: _Queue | None = None
 
     @property
     def pass_batches(self) -> float:
@@ -112,30 +111,18 @@ class FirstComeFirstServed(Schedule):
         """The number of records of each event of a party."""
         return self._orders.rows(party)
 
-    def epoch(self, epoch: int) -> Iterator[Planned]:
-        """Plan each event when the iterator reaches it, so a trace need not be longer than the training."""
-        return ((ids, event) for ids, event, _ in self._events(self.steps))
-
-    def advance(self, played: int) -> None:
-        for _, _, queue in self._events(played):
-            self._now = queue
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._start().state()
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._now = _Queue.of(state)
 
     def _start(self) -> _Queue:
-        """The queue at the start of the epoch."""
         if self._now is None:
             begin, first, number = self._begin
             turns = sorted(self._turn(party, first, begin) for party in range(self.roster.parties))
             self._now = _Queue(number, begin, tuple(turns))
-        return self._now
+        queue: _Queue = self._now
+        return queue
 
     def _events(self, count: int) -> Iterator[tuple["NDArray[np.int64]", Event, _Queue]]:
-        """The next events, each with the queue after it (up to date only after the last event)."""
         queue = self._start()
         turns = list(queue.turns)
         free = queue.free

@@ -91,6 +91,32 @@ def refuse_larger(batch_size: int, records: int) -> None:
     within("batch_size", batch_size, 1, records, whole=True, advice=f"there are {records} training records")
 
 
+class Events(Schedule, ABC):
+    """Asynchronous events, whose state continues from epoch to epoch."""
+
+    _now: Any = None  # the state at the start of the current epoch; None: nothing has been planned
+
+    @abstractmethod
+    def _start(self) -> Any:
+        """The state at the start of the epoch, which has ``state()`` as plain numbers."""
+
+    @abstractmethod
+    def _events(self, count: int) -> Iterator[tuple["NDArray[np.int64]", Event, Any]]:
+        """The records of the next events, and each event with the state after it (up to date only after the last)."""
+
+    def epoch(self, epoch: int) -> Iterator[Planned]:
+        """Plan each event when the iterator reaches it, so a trace need not be longer than the training."""
+        return ((ids, event) for ids, event, _ in self._events(self.steps))
+
+    def advance(self, played: int) -> None:
+        for _, _, state in self._events(played):
+            self._now = state
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._start().state()
+        return state
+
+
 class Repeated(Schedule):
     """Epoch 0 of another schedule in every epoch; for ``overfit_batches``.
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from lightning_vfl.schedules.batches import Planned, Schedule
+from lightning_vfl.schedules.batches import Events
 from lightning_vfl.schedules.own_orders import OwnOrders
 from lightning_vfl.types import Event
 
@@ -60,7 +60,7 @@ class _Standing:
         return cls(state["number"], turns, ended)
 
 
-class Periods(Schedule):
+class Periods(Events):
     """Periods of several active parties, each with its own records, in the order of their ends.
 
     An active party begins its next period when its period ends; with ``together``, when the periods of all parties have
@@ -109,32 +109,19 @@ class Periods(Schedule):
         self._seconds = seconds
         self._begin = begin, number, first
         self.steps = sum(self._orders.batches)
-        self._now: _Standing | None = None
-
-    def epoch(self, epoch: int) -> Iterator[Planned]:
-        """Plan each event when the iterator reaches it, so a trace need not be longer than the training."""
-        return ((self._batch(turn.party, turn.request), event) for turn, event, _ in self._events(self.steps))
-
-    def advance(self, played: int) -> None:
-        for _, _, standing in self._events(played):
-            self._now = standing
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._start().state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._now = _Standing.of(state)
 
     def _start(self) -> _Standing:
-        """The state at the start of the epoch."""
         if self._now is None:
             begin, number, first = self._begin
             turns = tuple(self._turn(party, first, number + i, Fraction(begin)) for i, party in enumerate(self.parties))
             self._now = _Standing(number + len(turns), tuple(sorted(turns)), ())
-        return self._now
+        standing: _Standing = self._now
+        return standing
 
-    def _events(self, count: int) -> Iterator[tuple[_Turn, Event, _Standing]]:
-        """The next events, each with the state after it (up to date only after the last event)."""
+    def _events(self, count: int) -> "Iterator[tuple[NDArray[np.int64], Event, _Standing]]":
         standing = self._start()
         turns = list(standing.turns)
         ended = list(standing.ended)
@@ -150,7 +137,8 @@ class Periods(Schedule):
                     heappush(turns, self._turn(one.party, one.request + 1, number, turn.end))
                     number += 1
                 ended.clear()
-            yield turn, yielded, standing if left else _Standing(number, tuple(sorted(turns)), tuple(ended))
+            after = standing if left else _Standing(number, tuple(sorted(turns)), tuple(ended))
+            yield self._batch(turn.party, turn.request), yielded, after
 
     def _turn(self, party: int, request: int, number: int, start: Fraction) -> _Turn:
         seconds = self._seconds(number, party, self._batch(party, request))

@@ -1,10 +1,10 @@
 """Common to aggregators on Lagrange shares: how many blocks fit, how many parties have to answer, and masks."""
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.checks import positive, within
 from lightning_vfl.crypto import Keystream, SeededSecrets
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.field import LagrangeCode, PrimeField
+from lightning_vfl.field import FixedPoint, LagrangeCode, PrimeField
 from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Widths
 from lightning_vfl.wire import Aggregate, Leg, Message, ServerView
 
@@ -133,6 +133,36 @@ class Coding:
 @lru_cache(maxsize=64)
 def _code(field: PrimeField, blocks: int, privacy: int, parties: int) -> LagrangeCode:
     return LagrangeCode(field, blocks, privacy, parties)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """In which units ``LagrangeCoded`` counts data and weights: their scale bits.
+
+    Args:
+        l_x: of the data.
+        given: of the weights; ``auto``: settled before training.
+        headroom: how many times larger than at the beginning the products |X||W| may become, for ``auto``.
+    """
+
+    l_x: int
+    given: int | Literal["auto"]
+    headroom: float
+
+    def codec(self, field: PrimeField, agreed: Mapping[str, Any]) -> FixedPoint:
+        """The codec of a round.
+
+        Raises:
+            ConfigurationError: if the scale bits of the weights are settled by set-up, and set-up has not run.
+        """
+        if self.given != "auto":
+            return FixedPoint(field, self.l_x, self.given)
+        if "l_w" not in agreed:
+            raise ConfigurationError(
+                "nobody has agreed on the scale of the weights, because set-up has not run; give the trainer a "
+                "datamodule, or use evaluate: plain"
+            )
+        return FixedPoint(field, self.l_x, agreed["l_w"])
 
 
 class CodedMean(Aggregator, ABC):
