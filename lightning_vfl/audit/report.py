@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.audit.finding import Finding
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import one_of
 from lightning_vfl.privacy.digits import shown
 from lightning_vfl.terminal import console
 
@@ -61,12 +61,6 @@ def print_findings(findings: Sequence[Finding]) -> None:
         terminal.print(table)
 
 
-def markdown_of(findings: Sequence[Finding]) -> str:
-    """The table in Markdown."""
-    rows = [COLUMNS, ("---",) * len(COLUMNS), *table_of(findings)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def metrics_of(findings: Sequence[Finding]) -> dict[str, float]:
     """The successes by log name, ``audit/party1/LabelsByNorm``; of two findings of one name, the larger.
 
@@ -87,26 +81,25 @@ def refuse_report(paths: str | None) -> None:
     Raises:
         ConfigurationError: naming the kinds that there are.
     """
-    for path in (paths or "").split(","):
-        if path and Path(path).suffix not in (".parquet", ".md", ".html"):
-            raise ConfigurationError(f"report must end in .parquet, .md or .html; got {path}")
+    for path in _paths(paths):
+        one_of("the ending of report", path.suffix, (".parquet", ".md", ".html"), advice=f"change that of {path}")
+
+
+def _paths(listed: str | None) -> list[Path]:
+    return [Path(path) for path in (listed or "").split(",") if path]
 
 
 def write_reports(findings: Sequence[Finding], paths: str | None, module: "VFLModule") -> list[Path]:
     """Write the files of a comma-separated list; returns them."""
-    written = []
-    for text in (paths or "").split(","):
-        if not text:
-            continue
-        path = Path(text)
+    title = f"Audit of {type(module).__name__} with {type(module.aggregator).__name__}"
+    written = _paths(paths)
+    for path in written:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".parquet":
             write_parquet(findings, path)
         else:
-            title = f"Audit of {type(module).__name__} with {type(module.aggregator).__name__}"
-            page = markdown_page(findings, title) if path.suffix == ".md" else html_page(findings, title)
-            path.write_text(page, encoding="utf-8")
-        written.append(path)
+            page = markdown_page if path.suffix == ".md" else html_page
+            path.write_text(page(findings, title), encoding="utf-8")
     return written
 
 
@@ -120,8 +113,10 @@ def write_parquet(findings: Sequence[Finding], path: Path) -> None:
 
 def markdown_page(findings: Sequence[Finding], title: str) -> str:
     """The table and the figures, which are in the page itself."""
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *table_of(findings)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     figures = [f"## {attack}\n\n{figure}" for attack, figure in _figures(findings)]
-    return "\n\n".join([f"# {title}", markdown_of(findings), *figures]) + "\n"
+    return "\n\n".join([f"# {title}", table, *figures]) + "\n"
 
 
 def html_page(findings: Sequence[Finding], title: str) -> str:

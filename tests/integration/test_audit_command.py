@@ -92,7 +92,7 @@ def test_success_above_a_limit_ends_with_status_1(capsys):
             UsageError,
             "'LabelsByNorm', which no attack is; did you mean LabelsByDirection|use one of LabelsByDirection",
         ),
-        (["--attacker", "server", "--report", "a.txt"], ConfigurationError, "report must end in"),
+        (["--attacker", "server", "--report", "a.txt"], ConfigurationError, "the ending of report must be"),
     ],
 )
 def test_errors_are_one_line(options, error, text):

@@ -267,15 +267,13 @@ def _refuse_overflow(
 
 def _reaches(codec: FixedPoint, basis: Tensor, integers: Tensor, sizes: Sequence[int]) -> Tensor:
     """For each party an upper bound of |x̄| |w̄|, with |x̄| <= 2^l_x |x| + 1/2 of the largest x of each column."""
-    if basis.device.type == "cpu" and basis.dtype in (torch.float32, torch.float64):
-        from lightning_vfl.field.kernels import largest_in_columns, reaches
+    from lightning_vfl.field.kernels import largest_in_columns, reaches
 
+    if basis.device.type == "cpu" and basis.dtype in (torch.float32, torch.float64):
         largest = np.empty(basis.shape[1])
-        bounds = np.empty(len(sizes))
         largest_in_columns(basis.detach().numpy(), largest)
-        reaches(largest * 2.0**codec.l_x + 1.0, integers.numpy(), np.cumsum(sizes), bounds)
-        return torch.from_numpy(bounds)
-    columns = basis.abs().amax(0).double().mul_(2.0**codec.l_x).add_(1.0)
-    reach = columns[:, None] * integers.double().abs_()
-    owners = torch.repeat_interleave(torch.tensor(sizes)).to(reach.device)
-    return reach.new_zeros(len(sizes), reach.shape[1]).index_add_(0, owners, reach).amax(1)
+    else:
+        largest = basis.detach().abs().amax(0).double().cpu().numpy()
+    bounds = np.empty(len(sizes))
+    reaches(largest * 2.0**codec.l_x + 1.0, integers.cpu().numpy(), np.cumsum(sizes), bounds)
+    return torch.from_numpy(bounds)

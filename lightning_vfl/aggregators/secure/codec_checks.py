@@ -33,7 +33,7 @@ def try_codec(codec: "Codec", slots: int, n: int, bits: int, names: RoundNames) 
     for number in TRIED:
         h = torch.full((1, 2, 3), number)
         try:
-            told = codec.encode(h, (0,), slots, names, ROWS, OwnKeystreams())
+            encoded = codec.encode(h, (0,), slots, names, ROWS, OwnKeystreams())
         except ConfigurationError as error:
             if number == 0:
                 raise ConfigurationError(f"encode of {_name(codec)} must accept zeros; got: {error}") from error
@@ -43,20 +43,20 @@ def try_codec(codec: "Codec", slots: int, n: int, bits: int, names: RoundNames) 
                 f"encode of {_name(codec)} cannot encode {number:g}: {reason(error)}; encode it, or raise a "
                 "ConfigurationError"
             ) from error
-        refuse_other_integers(codec, told, h, n, bits)
+        refuse_other_integers(codec, encoded, h, n, bits)
     _try_to_real(codec, n, bits)
 
 
-def refuse_other_integers(codec: "Codec", told: Any, h: Tensor, n: int, bits: int) -> None:
+def refuse_other_integers(codec: "Codec", encoded: Any, h: Tensor, n: int, bits: int) -> None:
     """Accept what ``encode`` returns for the embeddings h, if a sum of n such integers fits the ring.
 
     Raises:
         ConfigurationError: naming the class of the codec.
     """
-    integers, share = told if isinstance(told, tuple) and len(told) == 2 else (told, None)
+    integers, share = encoded if isinstance(encoded, tuple) and len(encoded) == 2 else (encoded, None)
     form = isinstance(integers, Tensor) and (integers.shape, integers.dtype) == (h.shape, torch.int32)
     if not (form and integers.device.type == "cpu" and isinstance(share, int | float)):
-        found = ", ".join(_form(part) for part in (told if isinstance(told, tuple) else (told,)))
+        found = ", ".join(_form(part) for part in (encoded if isinstance(encoded, tuple) else (encoded,)))
         raise ConfigurationError(
             f"encode of {_name(codec)} must return {(*h.shape,)} torch.int32 on the CPU and the share of values out of "
             f"range, a float; got {found}"

@@ -259,5 +259,5 @@ def test_attacks_that_do_not_suit_are_refused_in_one_line(tmp_path):
         audited(split(LocalGaussian()), YesNo(batch_size=9), "server", attacks, tmp_path / "f")
     with pytest.raises(ConfigurationError, match=r"'party:1\+party:01' is unknown"):
         Audit("party:1+party:01")
-    with pytest.raises(ConfigurationError, match="report must end in"):
+    with pytest.raises(ConfigurationError, match="the ending of report must be"):
         Audit("server", report="audit.txt")
