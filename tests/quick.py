@@ -160,6 +160,9 @@ def count_work_once() -> None:
     counted: dict[Any, flops.Work] = {}
 
     def work_of(network: Any, shape: tuple[int, ...], input_gradient: bool) -> flops.Work:
+        attributes = [item for module in network.modules() for item in vars(module).items()]
+        if any(hooks for name, hooks in attributes if name.endswith("hooks")):  # a count must not call them: test it
+            return count(network, shape, input_gradient)
         kinds = tuple((type(module), str(vars(module).keys())) for module in network.modules())
         weights = tuple((tuple(p.shape), p.requires_grad) for p in network.parameters())
         key = (str(network), kinds, weights, shape, input_gradient)
