@@ -395,6 +395,11 @@ class MessageRounds(SplitModel):
         names = RoundNames(self.seed, Stage.PREDICT, self.books.next_round(Stage.PREDICT))
         return self.objective.predict(self.output(features, names))
 
+    def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int | None = None) -> Any:
+        """As Lightning's, which names no loader for example inputs: torch traces the features of a batch alone."""
+        batch = super()._on_before_batch_transfer(batch, dataloader_idx or 0)
+        return batch.features if dataloader_idx is None and isinstance(batch, VerticalBatch) else batch
+
     # ---- before training
 
     def prepare(self, stage: Stage, split: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import BaseFinetuning, ModelPruning
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.serve import ServableModule
 from lightning.pytorch.tuner.tuning import Tuner
 from torch.multiprocessing.spawn import ProcessRaisedException
@@ -171,6 +172,21 @@ def test_example_inputs_are_a_tensor_for_each_party(tmp_path):
     module.eval()
     moved = module._apply_batch_transfer_handler(example)
     assert torch.equal(module(*moved), module(moved))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_batch_is_an_example_input_too(tmp_path):
+    features = torch.randn(2, 3), torch.randn(2, 3), torch.randn(2, 2)
+    batch = VerticalBatch(features, torch.tensor([0, 1]), torch.arange(2))
+    module = split()
+    module.example_input_array = batch
+    logger = TensorBoardLogger(tmp_path, log_graph=True)
+    trainer(tmp_path, max_epochs=1, enable_model_summary=True, logger=logger).fit(module, Blobs(batch_size=9))
+    logger.log_graph(module, batch)
+    module.eval()
+    for example in (None, batch):
+        traced = module.to_torchscript(method="trace", example_inputs=example)
+        torch.testing.assert_close(traced(*features), module(batch))
 
 
 @pytest.mark.filterwarnings("ignore")
