@@ -160,6 +160,14 @@ class OfAllServer(PlainServer):
         return super().aggregate(h, Roll.everyone(len(h)), present)
 
 
+class InAnotherOrderServer(PlainServer):
+    """Its values differ in the last bits, as if it had added the embeddings in another order."""
+
+    def aggregate(self, h, roll, present):
+        aggregate = super().aggregate(h, roll, present)
+        return replace(aggregate, value=aggregate.value * (1 + 1e-6))
+
+
 class OfAllWire(InTheClear):
     """The server and ``clear`` compute the mean in the way that is asked for."""
 
@@ -189,7 +197,8 @@ def test_a_wire_that_ignores_who_is_absent_ends_the_first_round_without_a_party(
     with pytest.raises(ConfigurationError, match="OfAllWire decodes the messages of a round with absent parties to an"):
         tried(tmp_path, module, Weekly(resting=2))
     assert module.books.rounds["fit"] == 3
-    assert tried(tmp_path, split(Sent()), Weekly(resting=2)).books.rounds["fit"] == 6
+    for sides in ({}, {wrong: InAnotherOrderServer}):
+        assert tried(tmp_path, split(Sent(**sides)), Weekly(resting=2)).books.rounds["fit"] == 6
 
 
 def test_an_aggregator_that_uses_rows_that_a_party_does_not_hold(tmp_path):
