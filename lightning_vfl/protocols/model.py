@@ -187,6 +187,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         Part.FEDERATION: "federated protocols: SplitVFL, AsyncVFL",
     }
     _rate: float | None = None
+    _build_begun = False
     _built = False
 
     def __init__(
@@ -506,6 +507,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     # ---- networks
 
     def _build_once(self) -> None:
+        self._refuse_taken_names()
         own = drawn_from(self.keys[self.owner], "networks") if self.keys else seeded_if_unseeded(self._given_seed)
         with own, nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
             try:
@@ -516,6 +518,17 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
                 raise
         refuse_shared(self.owners(), self.roster.parties)
         self._built = True  # what has refused to be built is refused again
+
+    def _refuse_taken_names(self) -> None:
+        """Refuse attributes of an author that the networks and metrics would silently take the place of."""
+        names = {} if self._build_begun else vars(self) | self._modules  # a build that has failed leaves its networks
+        self._build_begun = True
+        for name in ("objective", "bottoms", "top", "val", "test"):
+            if names.get(name) is not None:
+                raise ConfigurationError(
+                    f"{type(self).__name__} sets {name}, which is the name of a part that is built; use another name "
+                    f"(self.own_{name})"
+                )
 
     def build(self) -> None:
         """Build the networks, and what depends on their shapes; a protocol with more networks extends this function."""

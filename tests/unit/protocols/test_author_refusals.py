@@ -153,6 +153,14 @@ def test_the_stage_is_no_place_for_an_own_value():
         split().stage = "fit"
 
 
+@pytest.mark.parametrize(("name", "value"), [("val", 1.0), ("top", torch.nn.Linear(2, 2)), ("bottoms", [])])
+def test_an_own_attribute_is_not_replaced_by_a_network(name, value):
+    module = split(**SHAPES)
+    setattr(module, name, value)
+    with pytest.raises(ConfigurationError, match=rf"SplitVFL sets {name}, .+ use another name \(self.own_{name}\)"):
+        module.configure_model()
+
+
 def test_parties_have_numbers_not_names():
     with pytest.raises(ConfigurationError, match="bottom_of must be a dictionary from numbers or names of parties"):
         SplitVFL(Mean(), bottom_of=[torch.nn.Linear], **SHAPES)
