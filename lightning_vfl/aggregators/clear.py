@@ -211,9 +211,7 @@ class UpdatesInTheClear(SharedBottoms):
         return Message(UPDATES, "server", members, tuple(updates[m] for m in members), round=view.names)
 
     def join(self, message: Message, view: ServerView) -> Tensor:
-        group = group_of(message, view.roster)
-        shapes = dict.fromkeys(group, (width_of(message),))
-        check_message(message, UPDATES, "server", shapes, None, view.names, group)
+        checked_group(message, None, view)
         return torch.stack(message.pieces).sum(0)
 
 
@@ -246,14 +244,16 @@ def gradients_leg(rows: int, widths: Widths) -> Leg:
     return Leg(GRADIENTS, "parties", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double())
 
 
-def group_of(message: Message, roster: Roster) -> Parties:
-    """The group of the first sender.
+def checked_group(message: Message, dtype: torch.dtype | None, view: ServerView) -> Parties:
+    """The group whose parties have all sent their updates of this type.
 
     Raises:
-        MalformedMessage: if there is no sender, or no such party.
+        MalformedMessage: if the first sender is of no group, or one of its group has sent nothing, or something else.
     """
-    for group in roster.groups:
+    for group in view.roster.groups:
         if message.senders and message.senders[0] in group:
+            shapes = dict.fromkeys(group, (width_of(message),))
+            check_message(message, UPDATES, "server", shapes, dtype, view.names, group)
             return group
     raise MalformedMessage(
         f"'{message.kind}' came from senders {list(message.senders)}; it must come from the parties of one group"

@@ -100,9 +100,8 @@ class MaskedSum(IntegerSum):
         super().__init__(layer, execution == "equivalent")
 
     def codec(self, roster: Roster) -> Shift:
-        n = max(len(members) for members in self._layer.segments(roster).members)
-        return shift_for(self.clip, self.levels, n, RING_BITS)
+        return shift_for(self.clip, self.levels, self._layer.segments(roster).largest, RING_BITS)
 
     @property
     def shared_bottoms(self) -> MaskedUpdates:
-        return MaskedUpdates(self._layer, self.clip, self.levels, self._equivalent)
+        return MaskedUpdates(self._layer, self.codec, self._equivalent)

@@ -232,7 +232,7 @@ class PoissonBinomial(IntegerSum):
                 f"parties {list(roster.shared[0])} share a bottom, and their updates would be sent without any noise; "
                 "PoissonBinomial takes groups of one"
             )
-        n = max((len(members) for members in self._layer.segments(roster).members), default=1)
+        n = self._layer.segments(roster).largest
         bits = (n * self.levels).bit_length()
         if bits > RING_BITS:
             raise ConfigurationError(

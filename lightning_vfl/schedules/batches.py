@@ -315,12 +315,12 @@ class Phases(Schedule):
         self._common = np.flatnonzero(present.all(1))
         self._owned = int(present.any(1).sum())
         self._refuse_few()
-        longest = max(map(len, self._held))
-        self.steps = longest // batch_size if drop_last else -(-longest // batch_size)
+        self._longest = max(map(len, self._held))
+        self.steps = self._longest // batch_size if drop_last else -(-self._longest // batch_size)
 
     @property
     def pass_batches(self) -> float:
-        return max(map(len, self._held)) / self.batch_size if self._alike is None else self._alike.pass_batches
+        return self._longest / self.batch_size if self._alike is None else self._alike.pass_batches
 
     def repeated(self) -> Schedule:
         return super().repeated() if self._alike is None else self._alike.repeated()

@@ -1,16 +1,15 @@
 """Model updates of a group under masks: the server learns their sum alone."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.clear import group_of
-from lightning_vfl.aggregators.messages import UPDATES, check_message, width_of
+from lightning_vfl.aggregators.clear import checked_group
+from lightning_vfl.aggregators.messages import UPDATES
 from lightning_vfl.aggregators.parts import SharedBottoms
-from lightning_vfl.aggregators.secure.codec import Shift, note_clipped, shift_for, uniform_words
+from lightning_vfl.aggregators.secure.codec import Shift, note_clipped, uniform_words
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.recovery import WORD
 from lightning_vfl.types import Roster
@@ -23,14 +22,12 @@ class MaskedUpdates(SharedBottoms):
 
     Args:
         layer: how sums are hidden.
-        clip: as in ``MaskedSum``.
-        levels: as in ``MaskedSum``.
+        codec: how updates among these parties become integers: as embeddings do.
         equivalent: the same integers without masks.
     """
 
     layer: SecureLayer
-    clip: float
-    levels: int | Literal["auto"]
+    codec: Callable[[Roster], Shift]
     equivalent: bool
 
     @property
@@ -43,22 +40,17 @@ class MaskedUpdates(SharedBottoms):
         group = tuple(sorted(view.roster.groups[number]))
         stacked = torch.stack([updates[m].detach() for m in members])
         seed, stage, round = view.names
+        # the same words for a member alone and among others
         drawn = uniform_words((len(group), stacked.shape[1]), seed, "rounding", "updates", stage, round, number)
-        rounded, share = self._codec(view.roster).to_int(stacked, drawn[[group.index(m) for m in members]])
+        integers, share = self.codec(view.roster).to_int(stacked, drawn[[group.index(m) for m in members]])
         note_clipped(view, "clipped_update_share", share)
-        words = rounded.numpy().view(WORD)
+        words = integers.numpy().view(WORD)
         if not self.equivalent:
             self.layer.mask(dict(zip(members, words, strict=True)), group, "updates", number, view)
-        return Message(UPDATES, "server", members, tuple(torch.from_numpy(own) for own in words), round=view.names)
+        return Message(UPDATES, "server", members, torch.from_numpy(words).unbind(0), round=view.names)
 
     def join(self, message: Message, view: ServerView) -> Tensor:
         """The sum (W,) of the updates, float64."""
-        group = group_of(message, view.roster)
-        shapes = dict.fromkeys(group, (width_of(message),))
-        check_message(message, UPDATES, "server", shapes, torch.uint32, view.names, group)
+        group = checked_group(message, torch.uint32, view)
         total = self.layer.sums.add([piece.numpy() for piece in message.pieces])
-        return torch.from_numpy(self._codec(view.roster).to_real(total, len(group)))
-
-    def _codec(self, roster: Roster) -> Shift:
-        n = max(len(members) for members in self.layer.segments(roster).members)
-        return shift_for(self.clip, self.levels, n, self.layer.bits)
+        return torch.from_numpy(self.codec(view.roster).to_real(total, len(group)))

@@ -211,7 +211,7 @@ class MaskedParty(PartySide):
         stacked = torch.stack([sums.part(h[m], m, segment) for m, segment in slots])
         encoded = self.codec.encode(stacked, numbers, len(sums.slots), view.names, view.rows, self._own)
         if not self._tried:
-            n = max(map(len, sums.members))
+            n = sums.largest
             refuse_other_integers(self.codec, encoded, stacked, n, self.layer.bits)
             try_codec(self.codec, len(sums.slots), n, self.layer.bits, view.names)
             self._tried = True

@@ -33,6 +33,11 @@ class Segments:
     of: tuple[tuple[int, ...], ...]
     slots: tuple[tuple[int, int], ...]
 
+    @property
+    def largest(self) -> int:
+        """The most members that a sum has; 1: there is no sum."""
+        return max(map(len, self.members), default=1)
+
     def part(self, h: Tensor, party: int, segment: int) -> Tensor:
         """(B, D), the columns of a party's embedding (B, segments · D) for one of its segments."""
         own = self.of[party]
