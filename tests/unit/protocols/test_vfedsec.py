@@ -753,7 +753,9 @@ def test_records_that_not_everybody_holds_are_refused(tmp_path, layout, evaluate
 def test_recovery_in_segments_and_thresholds_out_of_range_are_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="recovery is for layout: sum"):
         vfedsec("segments", recovery={})
-    for threshold in (0, 1, 2, 5):
+    with pytest.raises(ConfigurationError, match="recovery threshold must be a whole number, 1 or more; got 0"):
+        vfedsec(recovery={"threshold": 0})
+    for threshold in (1, 2, 5):
         refused(tmp_path, "use 3 to 4, or auto", vfedsec(recovery={"threshold": threshold}))
 
 
