@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from lightning_vfl import AsyncVFL, CascadeVFL, SplitVFL, VFLModule
-from lightning_vfl.aggregators import Concat, LagrangeCoded, LocalGaussian, MaskedSum, Mean, PoissonBinomial
+from lightning_vfl.aggregators import (
+    Concat,
+    LagrangeCoded,
+    LagrangeShared,
+    LocalGaussian,
+    MaskedSum,
+    Mean,
+    PoissonBinomial,
+)
 from lightning_vfl.audit.attack import Seen
 from lightning_vfl.audit.attacks.drift.heard import drifted, served_steps, shown
 from lightning_vfl.audit.attacks.drift.measure import Told, explained_with, nearest_right, told
@@ -200,6 +208,7 @@ def rows() -> list[Row]:
     adam = partial(torch.optim.Adam, lr=0.01)
     alone: dict[str, Any] = {"attacker": "party:0"}
     coded = split(partial(LagrangeCoded, blocks=1, privacy=1), PolynomialNetwork)
+    shared = split(partial(LagrangeShared, blocks=1, privacy=1))
     return [
         row("`Mean`, width 64", seeds(split(Mean), count=3), clear),
         row("`MaskedSum`, width 64", seeds(split(masked), count=3), sweep=True),
@@ -212,6 +221,7 @@ def rows() -> list[Row]:
         row("`MaskedSum`, width 64, columns of -1, 0 and 1", seeds(split(masked), FewValues, count=3)),
         row("vFedSec (`layout: segments`), width 64", seeds(split(partial(masked, layout="segments"), active=0))),
         row("FedVS (`LagrangeCoded`, T = 1), width 64", seeds(coded), "the same: codes hide no mean"),
+        row("`LagrangeShared` (T = 1), width 64", seeds(shared), "the same: codes hide no mean"),
         row("`PoissonBinomial` (b = 16, β = .25), width 64", seeds(split(partial(binomial, 16))), clear),
         row("`PoissonBinomial` (b = 1024, β = .25), width 64", seeds(split(partial(binomial, 1024))), clear),
         row("`AsyncVFL`, width 64", seeds(events), clear),
