@@ -1,4 +1,4 @@
-"""Commands of the README and of the first page are parsed, not run, and local links followed.
+"""Commands of the README and of the first pages are parsed, not run, and local links followed.
 
 Run by ``python -m tests.readme_commands``.
 """
@@ -63,8 +63,10 @@ def check(readme: Path) -> Iterator[str]:
             named = {word for word in words[1:] if not word.startswith("-") and "=" not in word}
             if named - targets:
                 raise Broken(f"{shlex.join(words)}: the Makefile has no target {min(named - targets)}")
-        elif words[0] == "lightning-vfl" or words[1:3] == ["-m", "lightning_vfl"]:
-            parse(words[1:] if words[0] == "lightning-vfl" else words[3:])
+        elif words[0] == "lightning-vfl":
+            parse(words[1:])
+        elif "lightning_vfl" in words and words[words.index("lightning_vfl") - 1] == "-m":
+            parse(words[words.index("lightning_vfl") + 1 :])
         else:
             continue
         yield shlex.join(words)
@@ -75,7 +77,7 @@ def check(readme: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for page in ("README.md", "docs/index.md"):
+    for page in ("README.md", "docs/index.md", "docs/guides/choose.md", "docs/guides/machines.md"):
         try:
             for line in check(ROOT / page):
                 print(line)

@@ -4,6 +4,7 @@ Commands that train are cut short: a few batches of one epoch. A block that is n
 page has one) that names the reason; its commands are parsed all the same.
 """
 
+import re
 import runpy
 import sys
 from collections import Counter
@@ -36,9 +37,9 @@ REASONS = {
     "it needs files of a data set": 3,
     "the folder of a run is named by the reader": 1,
     "the tests of the command line run it": 4,
-    "studies take minutes": 1,
+    "studies take minutes": 2,
     "the benchmarks take minutes": 8,
-    "it is run by a slow test of its own": 5,
+    "it is run by a slow test of its own": 8,
     "each line is for a host of its own, and the processes run until they are stopped": 1,
     WHOLE: 26,
     "studies take minutes to hours and need files of data sets": 77,
@@ -88,6 +89,18 @@ def test_the_architecture_page_is_short():
     assert len((ROOT / "docs/architecture.md").read_text(encoding="utf-8").split()) <= 900
 
 
+def recipes_of(text):
+    """The protocols and policies that a page names."""
+    return set(re.findall(r"(?:protocol|policy)/\w+", text))
+
+
+def test_the_page_that_chooses_a_protocol_has_those_of_the_readme():
+    chooser = {block.code for block in BLOCKS if block.page == "docs/guides/choose.md"}
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("| you need | recipe |")[2].partition("\n\n")[0]
+    assert recipes_of(table)
+    assert recipes_of(table) <= recipes_of("".join(chooser))
+
+
 @pytest.mark.parametrize("block", runnable("python"), ids=str)
 def test_python_runs(block):
     with torch.random.fork_rng(devices=[]):
@@ -117,13 +130,16 @@ def test_recipes_train_and_studies_can_be_run(block, folder):
 def test_commands_run(block):
     """In order; ``FILE`` is the checkpoint of the last fit."""
     checkpoint, ran = "", 0
+    run_one = (
+        once.__wrapped__ if "FILE" in block.code else once
+    )  # the checkpoint of another test is removed with its folder
     for words in commands(fenced(block)):
         if words[0] != "lightning-vfl":
             assert words[0] == "source" or is_there(words), words
             if words[0] == "python" and words[1].startswith("examples/make_"):
                 make_files(words[1:])
             continue
-        found = once(*(checkpoint if word == "FILE" else word for word in words[1:]))
+        found = run_one(*(checkpoint if word == "FILE" else word for word in words[1:]))
         checkpoint, ran = found or checkpoint, ran + 1
     assert ran
 
@@ -136,9 +152,17 @@ def test_commands_that_are_not_run_are_parsed(folder):
             continue
         for words in commands(fenced(block)):
             if words[0] == "lightning-vfl":
-                parse(words[1:])
+                if (
+                    "--ckpt_path" not in words or "--config" in words
+                ):  # else it takes the recipe of a run, and none is here
+                    parse(words[1:])
+            elif words[0] == "torchrun":
+                parse(words[words.index("lightning_vfl") + 1 :])
             else:
-                assert words[0] in ("cd", "head", "pip", "sbatch", "source") or is_there(words), (str(block), words)
+                assert words[0] in ("cd", "curl", "head", "pip", "sbatch", "source") or is_there(words), (
+                    str(block),
+                    words,
+                )
 
 
 def fenced(block):
