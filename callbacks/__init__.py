@@ -4,7 +4,19 @@ from .audit import Audit
 from .during_phase import DuringPhase
 from .experiment_record import ExperimentRecord
 from .history import RunHistory
-from .injector import Crashes, FaultInjector, PartyDropout, Stragglers, TraceReplay
+from .injector import (
+    Blur,
+    Crashes,
+    DroppedColumns,
+    FaultInjector,
+    Misaligned,
+    Noise,
+    PartyDropout,
+    ShiftedUnits,
+    StaleTable,
+    Stragglers,
+    TraceReplay,
+)
 from .learning_curve import LearningCurve
 from .predictions import PredictionWriter, predictions_of
 from .privacy_budget import PrivacyBudget
@@ -17,18 +29,24 @@ from .train_metrics import TrainMetrics
 
 __all__ = [
     "Audit",
+    "Blur",
     "Crashes",
+    "DroppedColumns",
     "DuringPhase",
     "ExperimentRecord",
     "FaultInjector",
     "LearningCurve",
+    "Misaligned",
+    "Noise",
     "PartyDropout",
     "PredictionWriter",
     "PrivacyBudget",
     "RunHistory",
     "RunRecord",
     "RunSummary",
+    "ShiftedUnits",
     "SparseProgressBar",
+    "StaleTable",
     "Stragglers",
     "TraceRecorder",
     "TraceReplay",

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning_vfl import simulation
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.simulation import FaultModel
+from lightning_vfl.simulation import DataFault, FaultModel
 
 P = ParamSpec("P")
 
@@ -21,18 +21,20 @@ class FaultInjector(Callback):
     faults of several injectors are combined.
 
     Args:
-        model: the fault model.
+        model: the fault model, or a fault in the records of a party.
 
     Raises:
-        ConfigurationError: before training, for a module that is not a protocol of this toolkit.
+        ConfigurationError: before training, for a module that is not a protocol of this toolkit, and for records that a
+            fault cannot change.
     """
 
-    def __init__(self, model: FaultModel) -> None:
-        refuse_other_kind("model", model, FaultModel, "PartyDropout(0.3)")
+    def __init__(self, model: FaultModel | DataFault) -> None:
+        if not isinstance(model, DataFault):
+            refuse_other_kind("model", model, FaultModel, "PartyDropout(0.3)")
         self.model = model
 
     @classmethod
-    def of(cls, model: Callable[P, FaultModel]) -> Callable[P, "FaultInjector"]:
+    def of(cls, model: Callable[P, FaultModel | DataFault]) -> Callable[P, "FaultInjector"]:
         """The callback for a class of models, with the same name, arguments and documentation.
 
         Examples:
@@ -51,10 +53,21 @@ class FaultInjector(Callback):
         return type(model.__name__, (cls,), body)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        protocol(self, pl_module).faults.add(self.model)
+        module = protocol(self, pl_module)
+        if isinstance(self.model, FaultModel):
+            module.faults.add(self.model)
+            return
+        data = getattr(trainer, "datamodule", None)
+        if data is None:
+            raise ConfigurationError(f"{type(self).__name__} changes records of a datamodule; give fit datamodule=")
+        data.add_fault(self.model)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        protocol(self, pl_module).faults.remove(self.model)
+        module = protocol(self, pl_module)
+        if isinstance(self.model, FaultModel):
+            module.faults.remove(self.model)
+        elif (data := getattr(trainer, "datamodule", None)) is not None:
+            data.remove_fault(self.model)
 
 
 def protocol(callback: Callback, module: LightningModule) -> VFLModule:
@@ -75,3 +88,9 @@ Stragglers = FaultInjector.of(simulation.Stragglers)
 PartyDropout = FaultInjector.of(simulation.PartyDropout)
 Crashes = FaultInjector.of(simulation.Crashes)
 TraceReplay = FaultInjector.of(simulation.TraceReplay)
+Noise = FaultInjector.of(simulation.Noise)
+Blur = FaultInjector.of(simulation.Blur)
+DroppedColumns = FaultInjector.of(simulation.DroppedColumns)
+ShiftedUnits = FaultInjector.of(simulation.ShiftedUnits)
+StaleTable = FaultInjector.of(simulation.StaleTable)
+Misaligned = FaultInjector.of(simulation.Misaligned)

@@ -129,6 +129,8 @@ def summary_lines(
             yield name, f"{float(value):.4f}"
     if module.lr is not None:
         yield LEARNING_RATE, f"{module.lr:.6g}"
+    if faults := getattr(getattr(trainer, "datamodule", None), "faults", ()):
+        yield "faults in the records", ", ".join(map(repr, faults))
     rounds, given_up = module.books.rounds.get(Stage.FIT, 0), module.books.given_up
     yield "training rounds", f"{rounds:,}" + (f", {given_up:,} of them given up" if given_up else "")
     if module.books.corrected:

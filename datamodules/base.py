@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.protocols.trusted_classes import checked
+from lightning_vfl.simulation.data_faults import DataFault, seeds_of
 from lightning_vfl.trained.fitted import Fitted, TrainedIds
 
 from .loading import loaded, refuse_unmade
@@ -20,6 +21,7 @@ from .partitioners.groups import find_holders, find_label_holders
 from .partitioners.informed import fingerprint
 from .partitioners.partition import Partitioner, Views
 from .records.checks import check_class_names, check_features, check_labels, check_split
+from .records.faulty import faulty, refuse_unchangeable
 from .records.layout import Layout, Part
 from .records.normalise import Normaliser, Standardise
 from .records.records import Records, Split, VerticalRecords, scale_columns, take_columns
@@ -95,6 +97,8 @@ class VerticalDataModule(SeatedDataModule, ABC):
         self.normaliser = (normaliser or scaling).within(self.known_bounds, type(self).__name__)
         self._parts: tuple[Part, ...] | None = None
         self._of_model = False  # whether ``fitted`` comes from a trained model
+        self.faults: tuple[DataFault, ...] = ()
+        self._faulty: dict[SplitName, tuple[Records, Records]] = {}  # the records of a split, without and with faults
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{len(records):,} {name}" for name, records in self._records.items())
@@ -184,7 +188,30 @@ class VerticalDataModule(SeatedDataModule, ABC):
         if self.ids_are_places:
             apart = self.tests_apart and split in ("test", "predict")
             records.scope = f"{type(self).__name__}{' test' if apart else ''}"
-        return records
+        faults = [(fault, seed) for fault, seed in self._seeded_faults() if split in fault.splits]
+        if not faults:
+            return records
+        kept = self._faulty.get(split)
+        if kept is None or kept[0] is not records:
+            kept = records, faulty(records, split, faults, self.fitted)
+            self._faulty[split] = kept
+        return kept[1]
+
+    def add_fault(self, fault: DataFault) -> None:
+        """Let ``records`` change a party's features by this fault, until it is removed; the seed is that of the data.
+
+        Raises:
+            ConfigurationError: for a party that does not exist or whose records the fault cannot change, for records
+                that are not in memory, and in a federation.
+        """
+        refuse_unchangeable(fault, self.seat, self.parts, self.fitted)
+        self.faults = (*self.faults, fault)
+        self._faulty.clear()
+
+    def remove_fault(self, fault: DataFault) -> None:
+        """Remove a fault that was added."""
+        self.faults = tuple(other for other in self.faults if other is not fault)
+        self._faulty.clear()
 
     def private_statistics(self) -> tuple[str, ...]:
         """What the preparation of a record takes from OTHER training records and is not declared public.
@@ -378,6 +405,9 @@ class VerticalDataModule(SeatedDataModule, ABC):
                 self._note_training()
 
     # ---- inside
+
+    def _seeded_faults(self) -> list[tuple[DataFault, int]]:
+        return list(zip(self.faults, seeds_of(self.faults, self.seed), strict=True))
 
     def _cut(self, training: Callable[[], Split] | None = None) -> tuple[Part, ...]:
         """The parts of the parties; ``training`` returns the training records if they are loaded already."""

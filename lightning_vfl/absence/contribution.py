@@ -87,12 +87,12 @@ def by_absence(
     with torch.no_grad(), evaluating(module):
         records = embed(module, batches)
         moments = moments_of(module, training) if stand_in.learns else None
-        filler = _Filler(labels_of(training))
+        filler = Filler(labels_of(training))
         draws = _resampled(len(records.labels), resamples, module.seed)
         for coalition in coalitions:
             absent = tuple(player for player in players if player not in coalition)
             predictions = filler.predictions(module, records, absent, stand_in, moments)
-            values[coalition] = _scores(module, predictions, records.labels, draws)
+            values[coalition] = scores(module, predictions, records.labels, draws)
     names = [str(name) for name in module.test.metrics.keys()]  # noqa: SIM118  # a MetricCollection's values differ
     return contributions(values, players, orders, names)
 
@@ -159,14 +159,14 @@ def importance(
     with torch.no_grad(), evaluating(module):
         records = embed(module, batches)
         labels = records.labels
-        filler = _Filler(labels.cpu())
+        filler = Filler(labels.cpu())
 
-        def scores(embedding: Tensor) -> "Numbers":
+        def scores_with(embedding: Tensor) -> "Numbers":
             """The metrics if the party sends this embedding."""
             h = tuple(embedding if m == party else x for m, x in enumerate(records.h))
-            return _scores(module, filler.predictions(module, records._replace(h=h), ()), labels, [])
+            return scores(module, filler.predictions(module, records._replace(h=h), ()), labels, [])
 
-        usual = scores(records.h[party])
+        usual = scores_with(records.h[party])
         held = torch.arange(len(labels)) if records.present is None else records.present[:, party].nonzero()[:, 0].cpu()
         for position, column in enumerate(columns):
             drops = []
@@ -174,7 +174,7 @@ def importance(
                 order = torch.from_numpy(permutation(len(held), module.seed, "importance", party, position, repeat))
                 permuted = features.clone()
                 permuted[held, position] = features[held[order], position]
-                drops.append(usual - scores(module.bottoms.one(party, permuted)))
+                drops.append(usual - scores_with(module.bottoms.one(party, permuted)))
             mean = np.mean(drops, 0)
             error = np.std(drops, 0, ddof=1) / np.sqrt(repeats) if repeats > 1 else np.full_like(mean, np.nan)
             for number, metric in enumerate(module.test.metrics.keys()):
@@ -216,10 +216,10 @@ def without_features(module: VFLModule, data: VerticalDataModule) -> "Numbers":
     labels = torch.cat([batch.labels for batch in data.test_dataloader() if batch.labels is not None])
     outputs = torch.zeros(1, module.objective.outputs(data.num_classes))
     constant = typical(labels_of(data.train_dataloader()), module.objective.predict(outputs)[0])
-    return _scores(module, constant.expand(len(labels), *constant.shape), labels, [])
+    return scores(module, constant.expand(len(labels), *constant.shape), labels, [])
 
 
-class _Filler:
+class Filler:
     """Predictions of all records: where a coalition gives none, the prediction without any features.
 
     Args:
@@ -254,7 +254,7 @@ class _Filler:
         return filled
 
 
-def _scores(module: VFLModule, predictions: Tensor, labels: Tensor, draws: Sequence[Tensor]) -> "Numbers":
+def scores(module: VFLModule, predictions: Tensor, labels: Tensor, draws: Sequence[Tensor]) -> "Numbers":
     """(metrics × (1 + draws),) the metrics of all records, and of each draw of them."""
     metrics = module.test.metrics.clone()
     columns = []

@@ -1,15 +1,13 @@
 """``lightning-vfl contribution``: what each party, and each column of a party, adds to the metrics."""
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from jsonargparse.typing import NonNegativeInt
 
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files
+from lightning_vfl.commands.retraining import add_retraining, metrics_of, refuse_numbered, with_parties
 from lightning_vfl.commands.stand_ins import add_stand_in, stand_in_named
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
@@ -17,14 +15,11 @@ from lightning_vfl.errors import ConfigurationError
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-    from lightning_vfl.absence.contribution import Contributions
-
 _ABOUT = (
     "Compute the Shapley value of each party from the metrics of all subsets of the parties: by leaving parties out of "
     "the test of a trained model, or by training anew without them. With --columns also what each column of a party "
     "adds. It prints a table and writes contribution.parquet and contribution.svg."
 )
-_OF_RECIPE = ("model", "data", "trainer")
 
 
 class ContributionCommand(Command):
@@ -47,8 +42,7 @@ class ContributionCommand(Command):
             default=0,
             help="draws of the test records for 95 %% intervals; 0: no intervals",
         )
-        add("--seeds", type=list[int], default=[0], help="of the trainings of --by retraining")
-        add("--jobs", type=PositiveInt, default=1, help="trainings at a time of --by retraining")
+        add_retraining(parser)
         add_stand_in(parser)
 
     def run(self, cli: CLI) -> int:
@@ -93,66 +87,6 @@ def _columns(data: Any, party: int) -> list[str]:
     return [names[position] if names else str(position) for position in positions]
 
 
-@dataclass(frozen=True)
-class Coalition:
-    """A subset of the parties that trains a model of its own.
-
-    Args:
-        players: those that may be absent and are there.
-        recipe: the settings of its training.
-    """
-
-    players: tuple[int, ...]
-    recipe: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The name of its runs: the numbers of the parties."""
-        return "+".join(map(str, self.players)) or "alone"
-
-
-def coalition(recipe: dict[str, Any], there: tuple[int, ...], parties: int, active: int | None) -> dict[str, Any]:
-    """The recipe in which some of the parties are there, and train as if the others did not exist."""
-    reduced: dict[str, Any] = json.loads(json.dumps({key: recipe[key] for key in _OF_RECIPE}))
-    data = reduced["data"]["init_args"]
-    kept = {"partitioner": data.get("partitioner"), "there": [party in there for party in range(parties)]}
-    data["partitioner"] = {"class_path": "lightning_vfl.datamodules.OnlyParties", "init_args": kept}
-    if active is not None:
-        reduced["model"]["init_args"]["active"] = there.index(active)
-    return reduced
-
-
-def _refuse_numbered(cli: CLI) -> None:
-    """Refuse settings that name parties by numbers, which are others if some parties do not exist.
-
-    Raises:
-        ConfigurationError: names the setting.
-    """
-    from lightning_vfl.callbacks import FaultInjector
-    from lightning_vfl.protocols import EnsembleVFL, LaserVFL, SplitVFL
-
-    model = cli.model
-    if type(model) not in (SplitVFL, LaserVFL, EnsembleVFL):
-        raise ConfigurationError(
-            "--by retraining works with SplitVFL, LaserVFL and EnsembleVFL; "
-            f"for {type(model).__name__} use --by absence"
-        )
-    settings = cli.config_dump["model"]["init_args"]
-    numbered = [name for name in ("bottom_of", "subsets.init_args.keep") if _setting(settings, name)]
-    numbered += [type(one).__name__ for one in cli.trainer.callbacks if isinstance(one, FaultInjector)]
-    if numbered:
-        raise ConfigurationError(
-            f"--by retraining numbers the parties anew, so {numbered[0]} would be about other parties; leave it out"
-        )
-
-
-def _setting(settings: Any, name: str) -> Any:
-    """A setting by its dotted name; None if there is none."""
-    for key in name.split("."):
-        settings = settings.get(key) if isinstance(settings, dict) else None
-    return settings
-
-
 def _retrain(cli: CLI) -> int:
     """Train each coalition as a run of a study, which an interruption does not lose."""
     given = cli.given
@@ -161,66 +95,32 @@ def _retrain(cli: CLI) -> int:
         raise UsageError(f"{option} needs one trained model; leave it out, or use --by absence")
     given["ckpt_path"] = None
     cli.build()
-    _refuse_numbered(cli)
-    from lightning_vfl.absence.contribution import players_of
+    from lightning_vfl.absence.contribution import contributions, players_of, without_features
     from lightning_vfl.absence.contribution_report import write_report
     from lightning_vfl.absence.shapley import coalitions_of, orders_of
 
     model, data = cli.model, cli.datamodule
     data.setup("fit")
     data.setup("test")
-    if data.records("train").present is not None:
-        raise ConfigurationError("--by retraining needs records that all parties hold; use --by absence")
+    refuse_numbered(cli, "--by absence")
     model.build_for(data)
     players = players_of(model.roster.parties, model.active)
     orders = orders_of(players, model.seed)
-    coalitions = []
+    recipes = {}
     for subset in coalitions_of(players, orders):
         there = tuple(sorted((*subset, *([] if model.active is None else [model.active]))))
         if there:
-            recipe = coalition(cli.config_dump, there, model.roster.parties, model.active)
-            coalitions.append(Coalition(subset, recipe))
-    out = Path(given.trainer.default_root_dir or "runs") / "contribution"
-    found = _trained(coalitions, cli, players, orders, out.resolve())
-    print_files(write_report(found, out.resolve(), data.party_names))
+            recipes[subset] = with_parties(cli.config_dump, there, model.roster.parties, model.active)
+    out = (Path(given.trainer.default_root_dir or "runs") / "contribution").resolve()
+    metrics = metrics_of(cli, {_name(subset): recipe for subset, recipe in recipes.items()}, out)
+    values = {subset: metrics[_name(subset)] for subset in recipes}
+    if () not in values:
+        values[()] = without_features(model, data)
+    found = contributions(values, players, orders, [str(name) for name in model.test.metrics])
+    print_files(write_report(found, out, data.party_names))
     return 0
 
 
-def _trained(
-    coalitions: list[Coalition], cli: CLI, players: tuple[int, ...], orders: Any, out: Path
-) -> "Contributions":
-    """The Shapley values of trainings, each metric the mean over the seeds."""
-    import os
-
-    import numpy as np
-    from filelock import FileLock
-    from rich.console import Console
-
-    from lightning_vfl.absence.contribution import contributions, without_features
-    from lightning_vfl.commands import program
-    from lightning_vfl.study import table as tables
-    from lightning_vfl.study.grid import grid
-    from lightning_vfl.study.runner import Means, carry_out
-    from lightning_vfl.study.spec import Entry, Study
-
-    recipes = out / "recipes"
-    recipes.mkdir(parents=True, exist_ok=True)
-    for one in coalitions:
-        (recipes / f"{one.name}.yaml").write_text(yaml.safe_dump(one.recipe, sort_keys=False), encoding="utf-8")
-    entries = {one.name: Entry((str(recipes / f"{one.name}.yaml"),)) for one in coalitions}
-    study = Study(entries, tuple(cli.given.seeds), "contribution")
-    runs = list(grid(study, out))
-    with FileLock(out / ".lock"), os.fdopen(os.dup(2), "w") as stream:
-        todo = [run for run in runs if not tables.is_finished(run)]
-        if todo:
-            means = Means(cli.given.jobs, 1)
-            carry_out(todo, program.run_or_exit, means, str(out / ".lock"), Console(file=stream))
-    if failed := [run for run in runs if not tables.is_finished(run)]:
-        raise ConfigurationError(f"{len(failed)} trainings failed, such as {failed[0].label}; see {failed[0].log}")
-    table = tables.collect(runs, study)
-    names = [str(name) for name in cli.model.test.metrics]
-    means_of = table[table["metric"].isin(names)].groupby(["recipe", "metric"])["value"].mean()
-    values = {one.players: np.array([means_of[one.name, name] for name in names]) for one in coalitions}
-    if () not in values:
-        values[()] = without_features(cli.model, cli.datamodule)
-    return contributions(values, players, orders, names)
+def _name(players: tuple[int, ...]) -> str:
+    """The name of a subset's runs: the numbers of the parties."""
+    return "+".join(map(str, players)) or "alone"

@@ -22,6 +22,7 @@ from lightning_vfl.federation.identity import Identity, load, paths
 from lightning_vfl.federation.local import found, how_it_ended, start, wait_for
 from lightning_vfl.federation.recipe import recipe_digest
 from lightning_vfl.federation.refusals import refuse_protocol
+from lightning_vfl.simulation import DataFault
 from lightning_vfl.whole_files import refuse_unwritable
 
 METHODS = ("fit", "validate", "test", "predict")
@@ -216,6 +217,11 @@ def _refuse_faults(cli: CLI, injected: bool) -> None:
         ConfigurationError: naming the callback.
     """
     faults = [callback for callback in cli.trainer.callbacks if isinstance(callback, FaultInjector)]
+    for callback in faults:
+        if isinstance(callback.model, DataFault):
+            raise ConfigurationError(
+                f"{type(callback).__name__} changes records in simulations only; leave it out of a federation"
+            )
     if faults and not injected:
         raise ConfigurationError(
             f"{type(faults[0]).__name__} injects faults in simulations and with federate --inject; here faults happen; "

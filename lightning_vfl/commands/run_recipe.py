@@ -13,7 +13,7 @@ from lightning_vfl.commands.run_config import RUNS
 from lightning_vfl.errors import ConfigurationError
 
 ANEW = ("audit", "privacy")  # train, or plan a training, of the recipe from the start
-_READERS = ("fit", "validate", "test", "predict", "contribution", *ANEW)
+_READERS = ("fit", "validate", "test", "predict", "contribution", "robustness", *ANEW)
 _OPTION = "--ckpt_path"
 _FOLDERS = ("--trainer.default_root_dir", "--trainer.logger.save_dir", "--trainer.logger.init_args.save_dir")
 _ALL = ("seed_everything", "data", "model", "trainer", "experiment", "summary", "record", "predictions")

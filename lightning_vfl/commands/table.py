@@ -30,6 +30,9 @@ COMMANDS = {
     "contribution": Entry(
         "contribution.ContributionCommand", "Compute what each party adds to the metrics: Shapley values.", "test"
     ),
+    "robustness": Entry(
+        "robustness.RobustnessCommand", "Measure a model with each party absent, corrupted or misaligned.", "test"
+    ),
     "export": Entry("export.ExportCommand", "Write each party's half of a trained model as programs."),
     "score": Entry("score.ScoreCommand", "Predict new records with exported halves, without training code."),
     "endpoint": Entry("endpoint.EndpointCommand", "Answer requests for predictions as one party, from its half."),
