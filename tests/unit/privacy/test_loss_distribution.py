@@ -198,7 +198,7 @@ def test_where_it_does_not_apply_the_figure_is_that_of_renyi():
     assert worst_figure([noise], 1, 1, 1e-5).account is Account.GAUSSIAN
     assert worst_figure([], 1, 1, 1e-5).epsilon == 0.0
     assert loss_epsilon([([PoissonBinomialEvent(1, 0.0, 2, 1)], 5), ([small], 0)], 1e-5) == 0.0
-    with pytest.raises(ConfigurationError, match="at most 1,024"):
+    with pytest.raises(ConfigurationError, match="from 1 to 1,024"):
         poisson_binomial_profiles(64, 0.1, 17, np.zeros(1))
 
 

@@ -186,7 +186,7 @@ class Hidden(Mean):
     ("make", "message"),
     [
         (lambda: AsyncVFL(Hidden()), "use Concat, Sum, Mean or Max"),
-        (lambda: AsyncVFL(Mean(), noise=-1.0), "noise must be .* 0 or more; got -1.0"),
+        (lambda: AsyncVFL(Mean(), noise=-1.0), "noise must be a finite number of at least 0; got -1.0"),
         (lambda: AsyncVFL(Mean(), evaluate="protocol"), "use evaluate: plain"),
     ],
 )

@@ -231,7 +231,7 @@ def test_a_second_fit_goes_on(tmp_path):
             "of party 0 writes into its input",
         ),
         ({"top": lambda width: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(width, 3))}, "give its first layers"),
-        ({"bottom_of": {5: MLP}}, "must name parties from 0 to 2; got 5"),
+        ({"bottom_of": {5: MLP}}, "a party of bottom_of must be a whole number from 0 to 2; got 5"),
     ],
 )
 def test_networks_that_do_not_fit_name_the_fix(tmp_path, settings, message):

@@ -64,5 +64,5 @@ def test_bad_settings_name_the_fix(settings, message):
 
 
 def test_the_speed_of_a_stranger_is_refused():
-    with pytest.raises(ConfigurationError, match="must name parties from 0 to 1; got 2; correct the number"):
+    with pytest.raises(ConfigurationError, match="a party of speed_of must be a whole number from 0 to 1; got 2"):
         VirtualClock(speed_of={2: 1e9}).speeds(2)
