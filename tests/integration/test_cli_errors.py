@@ -170,7 +170,7 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
         (["fitt"], "unknown command 'fitt'; did you mean fit?"),
         (
             [],
-            "no command is given; give one of fit, validate, test, predict, contribution, export, score, endpoint",
+            "no command is given; give one of fit, validate, test, predict, contribution, robustness, export",
         ),
         (["--confg", "data/digits", "fit"], "unknown option --confg; did you mean --config"),
         (["fit", "data/digits"], "unexpected argument data/digits"),

@@ -21,8 +21,8 @@ def test_help_lists_every_command_with_its_line(capsys, monkeypatch):
         main(["--help"])
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert end.value.code == 0
-    names = ["fit", "validate", "test", "predict", "contribution", "export", "score", "endpoint", "gateway"]
-    others = ["study", "plot", "report", "privacy"]
+    names = ["fit", "validate", "test", "predict", "contribution", "robustness", "export", "score"]
+    others = ["endpoint", "gateway", "study", "plot", "report", "privacy"]
     federated = ["audit", "keys", "federate", "serve", "party", "replay", "identity", "align", "cut"]
     assert list(COMMANDS) == [*names, *others, *federated, "list"]
     for name, entry in COMMANDS.items():
