@@ -78,7 +78,7 @@ def frames(content: bytes, charter: Charter, folder: Path, begun: Path, piece: i
     """Send the same frame again and again in pieces, to both methods of every connection at the same time."""
     import grpc
 
-    from lightning_vfl.federation.grpc_server import SERVICE
+    from lightning_vfl.federation.connections import SERVICE
 
     def send(method: Callable[..., bytes], end: float) -> None:
         while monotonic() < end:
@@ -98,7 +98,7 @@ def frames(content: bytes, charter: Charter, folder: Path, begun: Path, piece: i
 
 def calls(charter: Charter, folder: Path, begun: Path, seconds: float = 3.0) -> None:
     """Open many calls that stay open."""
-    from lightning_vfl.federation.grpc_server import SERVICE
+    from lightning_vfl.federation.connections import SERVICE
 
     with channels(charter, folder, CALLS // 4) as opened:
         kept = [one.unary_unary(f"/{SERVICE}/Alive").future(b"process") for one in opened * 4]
@@ -203,8 +203,7 @@ def lies(charter: Charter, folder: Path, ready: Path, made: Callable[[], tuple[b
 
     import grpc
 
-    from lightning_vfl.federation.connections import options, server_credentials
-    from lightning_vfl.federation.grpc_server import SERVICE
+    from lightning_vfl.federation.connections import SERVICE, options, server_credentials
 
     content, piece = made()
 

@@ -10,6 +10,7 @@ from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
 import yaml
 
@@ -125,7 +126,7 @@ class Charter:
         try:
             return _charter(said, path.parent)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: {error}") from None
+            raise type(error)(f"{path}: {error}") from None
 
     @cached_property
     def digest(self) -> bytes:
@@ -212,8 +213,8 @@ class SeatFile:
         subtractable_records: this party ends before an embedding of more records can be computed from hidden sums with
             and without a party; None: a tenth of the training records, or no limit if the recipe has
             ``allow_embeddings_by_subtraction``.
-        proxy: ``http://host:port`` through which this party calls the server; None: directly, also if the environment
-            has ``http_proxy``.
+        proxy: ``http://host:port`` through which this party calls the server; ``env``: that of the environment, if it
+            names one; None: directly, also if the environment has ``http_proxy``.
     """
 
     key: Path
@@ -298,17 +299,29 @@ def _seat(said: Any, path: Path) -> SeatFile:
     most = given.get("subtractable_records")
     if most is not None:
         within("subtractable_records", most, 0, whole=True)
-    proxy = given.get("proxy")
-    if proxy is not None and not (isinstance(proxy, str) and re.fullmatch(r"http://\S+:[0-9]{1,5}", proxy)):
-        raise ConfigurationError(
-            f"proxy must be http://host:port, such as http://proxy.example.org:3128; got {proxy!r}"
-        )
+    proxy = _proxy(given.get("proxy"))
     ledger = path.with_name(f"{path.stem}.privacy.jsonl")
     if given.get("ledger") is not None:
         ledger = _path(given["ledger"], folder, "ledger")
         if ledger.suffix != ".jsonl":
             raise ConfigurationError(f"ledger must be the path of a file that ends in .jsonl; got {given['ledger']!r}")
     return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, ledger, most, proxy)
+
+
+def proxy_of_environment(host: str = "") -> str | None:
+    """The proxy that the environment names for TLS; None: it names none, or has the host in ``no_proxy``."""
+    named = getproxies().get("https") or getproxies().get("http")
+    return None if named is None or (host and proxy_bypass(host)) else named.rstrip("/")
+
+
+def _proxy(said: Any) -> str | None:
+    proxy = proxy_of_environment() if said == "env" else said
+    if proxy is not None and not (isinstance(proxy, str) and re.fullmatch(r"http://\S+:[0-9]{1,5}", proxy)):
+        where = "the proxy of the environment" if said == "env" else "proxy"
+        raise ConfigurationError(
+            f"{where} must be http://host:port, such as http://proxy.example.org:3128; got {proxy!r}"
+        )
+    return proxy
 
 
 def _refuse_equal(server: Server, parties: list[Party]) -> None:
@@ -330,7 +343,7 @@ def _certificate(entry: Mapping[str, Any], folder: Path, where: str) -> Certific
     try:
         found = Certificate.read(path)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{where}.certificate: {error}") from None
+        raise type(error)(f"{where}.certificate: {error}") from None
     if entry["name"] not in found.names:
         names = ", ".join(found.names) or "nobody"
         raise ConfigurationError(

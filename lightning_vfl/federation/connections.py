@@ -11,6 +11,8 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.identity import Identity
 
+SERVICE = "lightning_vfl.Federation"
+ABOUT = f"/{SERVICE}/About"  # what lightning-vfl doctor asks a server
 PIECE = 2**20  # bytes of a piece of a frame: gRPC holds several copies of what it receives
 
 _WORDS = (  # for what gRPC says when there is no connection; the first that fits
@@ -41,6 +43,23 @@ def options(silence: float, largest: int = PIECE) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", max(400, half - 1000)),
     ]
+
+
+def calling(silence: float, expected: str | None, proxy: str | None, largest: int = PIECE) -> list[tuple[str, Any]]:
+    """Settings of a party's end of a connection.
+
+    Args:
+        silence: seconds without an answer after which the connection has ended.
+        expected: the name in the server's certificate, if it is not the host of the address.
+        proxy: ``http://host:port`` through which the server is called; None: directly, whatever the environment says.
+        largest: bytes of the largest message.
+    """
+    settings: list[tuple[str, Any]] = [*options(silence, largest), ("grpc.enable_http_proxy", int(proxy is not None))]
+    if proxy is not None:
+        settings.append(("grpc.http_proxy", proxy))
+    if expected is not None:
+        settings.append(("grpc.ssl_target_name_override", expected))
+    return settings
 
 
 def server_credentials(identity: Identity, charter: Charter) -> Any:

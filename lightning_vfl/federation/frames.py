@@ -263,7 +263,8 @@ def _header(source: _Source) -> tuple[dict[str, Any], int]:
     if magic != _MAGIC:
         raise MalformedFrame("these bytes are not a frame of lightning-vfl")
     if version != VERSION:
-        raise MalformedFrame(f"the frame has version {version}; version {VERSION} is read here; install equal versions")
+        older = "on this host" if version > VERSION else "at its sender"
+        raise MalformedFrame(f"the frame has version {version}, {VERSION} is read here; upgrade lightning-vfl {older}")
     if flags:
         raise MalformedFrame(f"the flags of a frame must be 0; got {flags}")
     text = bytearray(min(length, HEADER_LIMIT))

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 
 from lightning_vfl.errors import ConfigurationError, printable
-from lightning_vfl.federation.connections import PIECE, in_words, options
+from lightning_vfl.federation.connections import PIECE, SERVICE, calling, in_words
 from lightning_vfl.federation.frames import Frame
-from lightning_vfl.federation.grpc_server import PROCESS_KEY, SERVICE, pieces
+from lightning_vfl.federation.grpc_server import PROCESS_KEY, pieces
 from lightning_vfl.federation.link import Transport
 from lightning_vfl.federation.long_waits import LongWait
 
@@ -28,7 +28,7 @@ class Dialled(Transport):
         reconnect: seconds for which a broken connection is tried again.
         silence: seconds without an answer after which the connection has ended.
         expected: the name in the server's certificate, if it is not the host of the address.
-        proxy: ``http://host:port`` through which the server is called; None: directly, whatever the environment says.
+        proxy: as ``calling`` takes it.
     """
 
     def __init__(
@@ -45,16 +45,11 @@ class Dialled(Transport):
         self.proxy = proxy
         attempt = min(ATTEMPT, max(1.0, reconnect / 4))
         settings: list[tuple[str, Any]] = [
-            *options(silence),
+            *calling(silence, expected, proxy),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
             ("grpc.min_reconnect_backoff_ms", round(1000 * attempt)),  # how long an attempt to connect may take
-            ("grpc.enable_http_proxy", int(proxy is not None)),
         ]
-        if proxy is not None:
-            settings.append(("grpc.http_proxy", proxy))
-        if expected is not None:
-            settings.append(("grpc.ssl_target_name_override", expected))
         self._channel = (
             grpc.insecure_channel(address, settings)
             if credentials is None

@@ -1,9 +1,10 @@
 """The server's port: two methods over gRPC, with mutual TLS. Requests and answers travel in pieces."""
 
+import json
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
@@ -12,12 +13,11 @@ from typing import Any
 import grpc
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.connections import PIECE, options, raise_descriptors, refuse_taken
+from lightning_vfl.federation.connections import PIECE, SERVICE, options, raise_descriptors, refuse_taken
 from lightning_vfl.federation.hub import Hub, Interrupted, Request
 
 PROCESS = 64  # bytes that name a process
 PROCESS_KEY = "process-bin"  # where a call has this name
-SERVICE = "lightning_vfl.Federation"
 CALLS = 2  # open calls of a party to each method: the one that waits, and the one that a new connection repeats
 HANDSHAKE = 5.0  # seconds that a connection may take to show a certificate
 SOURCE = 64  # connections of an address from which no call has come yet
@@ -37,6 +37,7 @@ class Port:
         who: from the certificate that a caller has shown (PEM; None without TLS) to the number of its party.
         credentials: of the server; None: without TLS.
         silence: seconds without an answer after which a connection has ended.
+        about: what a party is told that asks before it joins, as ``lightning-vfl doctor`` does.
 
     Raises:
         ConfigurationError: for an address that is taken.
@@ -49,8 +50,10 @@ class Port:
         who: Callable[[bytes | None], int],
         credentials: Any = None,
         silence: float = 15.0,
+        about: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.hub = hub
+        self.about = about
         self.who = who
         raise_descriptors()
         workers = 2 * CALLS * hub.parties + 4
@@ -71,6 +74,7 @@ class Port:
         methods = {
             "Exchange": grpc.stream_stream_rpc_method_handler(self._exchange),
             "Alive": grpc.stream_unary_rpc_method_handler(self._alive),
+            "About": grpc.unary_unary_rpc_method_handler(self._about),
         }
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
         refuse_taken(address)
@@ -158,6 +162,10 @@ class Port:
                 with suppress(grpc.RpcError):
                     pass_over(request, self.hub.agreed.limits.frame_bytes)
         raise kind(line)  # an error that is a variable here would keep this call, and its stream, until Python collects
+
+    def _about(self, _: bytes, context: Any) -> bytes:
+        with self._counted(self._caller(context), "About", context):
+            return json.dumps(dict(self.about())).encode()
 
     def _alive(self, _: Iterator[bytes], context: Any) -> bytes:
         """Held open: its end is how the death of a party is noticed. Its message is not read."""

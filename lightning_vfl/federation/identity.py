@@ -31,6 +31,10 @@ NAMES = "1 to 63 letters, digits, dots, - and _, a letter or a digit first, and 
 _MAKE = "make one with `lightning-vfl identity NAME --out FOLDER`"
 
 
+class NotValidToday(ConfigurationError):
+    """A certificate has ended, or has not begun by the clock of this host."""
+
+
 @dataclass(frozen=True)
 class Certificate:
     """The certificate of a server or a party.
@@ -46,8 +50,8 @@ class Certificate:
         """The certificate in a file.
 
         Raises:
-            ConfigurationError: for a file that cannot be read or has not exactly one certificate with a P-256 key, and
-                for a certificate that is not valid today.
+            ConfigurationError: for a file that cannot be read or has not exactly one certificate with a P-256 key.
+            NotValidToday: for a certificate that is not valid today.
         """
         content = _content(path, "certificate")
         made = cls(content)
@@ -57,14 +61,24 @@ class Certificate:
             _ = made.public, made.names
         except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
             raise ConfigurationError(f"{path} is not one certificate with a P-256 key in PEM; {_MAKE}") from None
-        if not made._parsed.not_valid_before_utc <= datetime.now(UTC) <= made._parsed.not_valid_after_utc:
-            since, until = (
-                f"{day:%Y-%m-%d}" for day in (made._parsed.not_valid_before_utc, made._parsed.not_valid_after_utc)
-            )
-            raise ConfigurationError(
-                f"{path} is valid from {since} to {until}; correct the clock of this host, or {_MAKE}"
+        now = datetime.now(UTC)
+        since = made._parsed.not_valid_before_utc
+        if not since <= now <= made.until:
+            raise NotValidToday(
+                f"{path} is valid from {since:%Y-%m-%d} to {made.until:%Y-%m-%d}, and this host has {now:%Y-%m-%d}; "
+                f"correct the clock of this host, or {_MAKE}"
             )
         return made
+
+    @property
+    def until(self) -> datetime:
+        """When it ends."""
+        return self._parsed.not_valid_after_utc
+
+    @property
+    def days_left(self) -> int:
+        """Whole days until it ends."""
+        return (self.until - datetime.now(UTC)).days
 
     @cached_property
     def _parsed(self) -> x509.Certificate:

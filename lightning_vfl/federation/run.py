@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_vfl import __version__
 from lightning_vfl.federation.charter import Charter, Weights
-from lightning_vfl.federation.frames import VERSION
 from lightning_vfl.federation.identity import Identity
+from lightning_vfl.federation.versions import versions
 from lightning_vfl.protocols.loading import rounds_in
 from lightning_vfl.protocols.owner_keys import new_key, save_key
 from lightning_vfl.protocols.run_folder import run_folder
@@ -65,9 +64,12 @@ class Run:
 
     def about(self) -> dict[str, Any]:
         """What processes compare."""
-        versions = {"frames": VERSION, "package": __version__, "torch": torch.__version__}
-        weights = str(self.charter.weights)
-        return {"digest": self.charter.digest.hex(), "versions": versions, "method": self.method, "weights": weights}
+        return {
+            "digest": self.charter.digest.hex(),
+            "versions": {**versions(), "torch": torch.__version__},
+            "method": self.method,
+            "weights": str(self.charter.weights),
+        }
 
     def draw_secrets(self, owner: int | None) -> None:
         """Draw the secret from which this process's weights, dropout and noise follow, if they are to be secret."""

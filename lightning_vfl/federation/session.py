@@ -26,6 +26,7 @@ from lightning_vfl.federation.relay import Relayed, RelayPort
 from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.federation.run import Run
+from lightning_vfl.federation.versions import about, upgrade
 from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.types import Seat
@@ -174,7 +175,8 @@ def _opened(run: Run, hub: Hub) -> Port | RelayPort:
     if run.relay is not None:
         return RelayPort(hub, run.relay, run.identity, charter)
     secret = server_credentials(run.identity, charter)
-    return Port(hub, charter.server.address, _by_certificate(charter), secret, charter.patience.silence)
+    silence = charter.patience.silence
+    return Port(hub, charter.server.address, _by_certificate(charter), secret, silence, lambda: about(charter))
 
 
 def _part(hub: Hub, why: str, seconds: float, late: float = 0.0) -> None:
@@ -229,10 +231,9 @@ def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | No
     versions = hello.get("versions")
     if not isinstance(versions, Mapping) or not isinstance(theirs, Mapping):
         return f"party {name} has sent no recipe; use the same version of lightning-vfl"
-    for part in ("frames", "package"):
-        if versions.get(part) != own["versions"][part]:
-            there, here = versions.get(part), own["versions"][part]
-            return f"party {name} has {part} {there}, the server {here}; use the same version"
+    other_version = upgrade(versions, f"party {name}", "the server")
+    if other_version is not None:
+        return other_version
     if hello.get("method") != run.method:
         return f"party {name} was started with --do {hello.get('method')}, the server with --do {run.method}"
     rounds = hello.get("rounds")

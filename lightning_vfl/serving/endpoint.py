@@ -9,7 +9,7 @@ import grpc
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, nearest, printable
 from lightning_vfl.export.manifest import Kind
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile
-from lightning_vfl.federation.connections import in_words, options, party_credentials
+from lightning_vfl.federation.connections import calling, in_words, party_credentials
 from lightning_vfl.federation.identity import Identity, load
 from lightning_vfl.serving.log import log
 from lightning_vfl.serving.masks import ConnectionKeys
@@ -78,11 +78,8 @@ class Endpoint:
         self._identity: Identity = load(seat.key, charter.parties[charter.number(name)].certificate)
         self._stopped = asyncio.Event()
         self._channel_settings: list[tuple[str, Any]] = [
-            *options(charter.patience.silence, charter.limits.frame_bytes),
-            ("grpc.ssl_target_name_override", charter.server.name),
-            ("grpc.enable_http_proxy", int(seat.proxy is not None)),
+            *calling(charter.patience.silence, charter.server.name, seat.proxy, charter.limits.frame_bytes),
             ("grpc.max_reconnect_backoff_ms", 2000),
-            *([] if seat.proxy is None else [("grpc.http_proxy", seat.proxy)]),
         ]
 
     @property

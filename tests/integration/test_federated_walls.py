@@ -83,9 +83,9 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
     def role():
         import grpc
 
-        from lightning_vfl.federation.connections import options, party_credentials, server_credentials
+        from lightning_vfl.federation.connections import SERVICE, options, party_credentials, server_credentials
         from lightning_vfl.federation.grpc_client import Dialled
-        from lightning_vfl.federation.grpc_server import SERVICE, Port
+        from lightning_vfl.federation.grpc_server import Port
         from lightning_vfl.federation.session import _by_certificate
 
         prepare()
@@ -330,8 +330,9 @@ def test_a_request_and_an_answer_in_pieces_arrive_as_they_were_sent(tmp_path, si
     def role():
         import grpc
 
+        from lightning_vfl.federation.connections import SERVICE
         from lightning_vfl.federation.grpc_client import Dialled
-        from lightning_vfl.federation.grpc_server import SERVICE, Port
+        from lightning_vfl.federation.grpc_server import Port
 
         prepare()
         hub = Hub(1)
@@ -363,9 +364,9 @@ def test_an_answer_that_breaks_off_between_two_pieces_is_asked_for_again(tmp_pat
     def role():
         import grpc
 
-        from lightning_vfl.federation.connections import PIECE
+        from lightning_vfl.federation.connections import PIECE, SERVICE
         from lightning_vfl.federation.grpc_client import Dialled
-        from lightning_vfl.federation.grpc_server import SERVICE, pieces
+        from lightning_vfl.federation.grpc_server import pieces
 
         prepare()
         asked = []

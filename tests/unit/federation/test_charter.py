@@ -239,12 +239,15 @@ def seat(folder, said):
     return read(folder, said, "seat.yaml", SeatFile)
 
 
-def test_a_seat_is_read_as_written(tmp_path):
+def test_a_seat_is_read_as_written(tmp_path, monkeypatch):
+    named = "http://environment.example:3128"
+    monkeypatch.setenv("https_proxy", f"{named}/")
     said = "{key: keys/bank.key, least_members: 3, budget: {epsilon: 8, delta: 1e-5}, evaluate: plain}"
     assert seat(tmp_path, said) == SeatFile(
         tmp_path / "keys/bank.key", 3, Budget(8.0, 1e-5), Consent.PLAIN, tmp_path / "seat.privacy.jsonl"
     )
     assert seat(tmp_path, "{key: k, proxy: 'http://proxy.example:3128'}").proxy == "http://proxy.example:3128"
+    assert seat(tmp_path, "{key: k, proxy: env}").proxy == named
     assert seat(tmp_path, "key: /keys/bank.key").key.as_posix() == "/keys/bank.key"
     assert seat(tmp_path, "key: k") == SeatFile(
         tmp_path / "k", 1, None, Consent.PROTOCOL, tmp_path / "seat.privacy.jsonl"

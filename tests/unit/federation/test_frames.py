@@ -205,13 +205,28 @@ def test_the_layout_is_that_of_the_definition():
     assert pack({"kind": "a"}, [sent, torch.tensor(True), torch.tensor([1, 2, 7])], bits=[64, None, 3]) == content
 
 
+RECORDED = {  # frames as earlier releases have sent them, by version of the frames: they are never changed
+    1: "4c56464c01000000450000007b226f7574636f6d65223a22676f222c226174223a5b332c322c2d315d2c2274656e736f7273223a5b5b22"
+    "6634222c5b312c325d5d2c5b2270333a6938222c5b335d5d5d7d0000c03f000000c0f501"
+}
+
+
+def test_a_recorded_frame_is_still_read():
+    frame = unpack(bytes.fromhex(RECORDED[1]))
+    assert frame.header == {"outcome": "go", "at": [3, 2, -1]}
+    real, whole = frame.tensors
+    assert torch.equal(real, torch.tensor([[1.5, -2.0]]))
+    assert torch.equal(whole, torch.tensor([5, 6, 7]))
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"", "at least 12"),
         (b"LVFL", "at least 12"),
         (raw(b"{}", magic=b"HTTP"), "not a frame"),
-        (raw(b'{"tensors":[]}', version=2), "version 2; version 1 is read here"),
+        (raw(b'{"tensors":[]}', version=2), "version 2, 1 is read here; upgrade lightning-vfl on this host"),
+        (raw(b'{"tensors":[]}', version=0), "version 0, 1 is read here; upgrade lightning-vfl at its sender"),
         (raw(b'{"tensors":[]}', flags=1), "flags"),
         (raw(b'{"tensors":[]}', length=2**32 - 1), "cannot have a header of 4294967295"),
         (raw(b" " * 70_000), "cannot have a header of 70000"),

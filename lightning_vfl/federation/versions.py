@@ -1,0 +1,49 @@
+"""What the two ends of a connection compare before a party joins: versions, ``federation.yaml`` and clocks."""
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_vfl import __version__
+from lightning_vfl.federation.charter import Charter
+from lightning_vfl.federation.frames import VERSION
+
+
+def versions() -> dict[str, Any]:
+    """The versions of this process: of the frames that it sends, and of the package."""
+    return {"frames": VERSION, "package": __version__}
+
+
+def about(charter: Charter) -> dict[str, Any]:
+    """What the server tells a party that asks before it joins."""
+    return {"digest": charter.digest.hex(), "versions": versions(), "time": time.time()}
+
+
+def upgrade(theirs: Mapping[str, Any], there: str, here: str) -> str | None:
+    """Which side has to be upgraded; None: both have the same versions.
+
+    Args:
+        theirs: the versions of the other side.
+        there: the other side, for the line.
+        here: this side.
+
+    Examples:
+        >>> upgrade({"frames": 2, "package": "0.10.0"}, "party bank", "the server")
+        'party bank has lightning-vfl 0.10.0, the server 0.1.0; upgrade the server'
+    """
+    own = versions()
+    if all(theirs.get(part) == own[part] for part in own):
+        return None
+    newer = _order(theirs) > _order(own)
+    has = f"{there} has lightning-vfl {theirs.get('package')}, {here} {own['package']}"
+    if theirs.get("package") == own["package"]:
+        has = f"{there} has frames of version {theirs.get('frames')}, {here} of version {own['frames']}"
+    return f"{has}; upgrade {here if newer else there}"
+
+
+def _order(said: Mapping[str, Any]) -> tuple[list[int], int]:
+    """What is larger for newer versions."""
+    frames = said.get("frames")
+    numbers = [int(number) for number in re.findall(r"[0-9]{1,9}", str(said.get("package"))[:80])]
+    return numbers, frames if isinstance(frames, int) else 0
