@@ -150,5 +150,5 @@ class Audit(Callback):
 
 def _protocol(module: LightningModule) -> VFLModule:
     if not isinstance(module, VFLModule):
-        raise TypeError(f"{type(module).__name__} is no VFLModule")  # setup has checked this
+        raise TypeError(f"{type(module).__name__} is not a VFLModule")  # setup has checked this
     return module

@@ -91,5 +91,5 @@ class PrivacyBudget(Callback):
 
 def _of_rounds(module: LightningModule) -> VFLModule:
     if not isinstance(module, VFLModule):
-        raise TypeError(f"{type(module).__name__} is no VFLModule")  # setup has checked this
+        raise TypeError(f"{type(module).__name__} is not a VFLModule")  # setup has checked this
     return module

@@ -452,6 +452,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
         known = int(self.fitted.trained.among(ids).sum()) if self.fitted is not None else 0
         if known:
             rank_zero_warn(
-                f"the model was trained on {known:,} of the {len(ids):,} test records, so the test flatters it; leave "
+                f"the model was trained on {known:,} of the {len(ids):,} test records, so its test scores are too "
+                f"good; leave "
                 "them out, or give the training data and settings unchanged"
             )

@@ -174,7 +174,7 @@ class Arrays(VerticalDataModule):
         trained = {name: number for number, name in enumerate(self.fitted.class_names)}
         if unknown := [name for name in classes.tolist() if name not in trained]:
             raise ConfigurationError(
-                f"label {unknown[0]!r} is no class of the model; its classes are {', '.join(map(str, trained))}"
+                f"label {unknown[0]!r} is not a class of the model; its classes are {', '.join(map(str, trained))}"
             )
         places = np.array([trained[name] for name in classes.tolist()], dtype=np.int64)
         return torch.from_numpy(places[numbers]), self.fitted.class_names

@@ -34,7 +34,7 @@ def check_parties(data: Any, seat: Seat, names: Sequence[str], labels_at: int | 
             f"party '{unknown[0]}' of the federation has no table; tables names {', '.join(data.tables)}"
         )
     if others := [name for name in data.tables if name not in names and name != data.label_party]:
-        raise ConfigurationError(f"tables names '{others[0]}', which is no party of the federation; leave it out")
+        raise ConfigurationError(f"tables names '{others[0]}', which is not a party of the federation; leave it out")
     if (wanted := tuple(name for name in data.tables if name in names)) != tuple(names):
         raise ConfigurationError(
             f"the parties of the federation are {', '.join(names)}, tables names {', '.join(wanted)}; write both in "

@@ -55,12 +55,13 @@ def check_message(
     senders, pieces = message.senders, message.pieces
     if message.kind != kind or message.to != to:
         raise MalformedMessage(
-            f"{_parties(senders)} sent '{message.kind}' to {message.to} where '{kind}' to {to} is due; all must run "
+            f"{_parties(senders)} sent '{message.kind}' to {message.to} where '{kind}' to {to} was expected; all "
+            f"must run "
             "the same recipe"
         )
     if message.round is not None and message.round != names:
         raise MalformedMessage(
-            f"{_parties(senders)} sent '{kind}' of {_round(message.round)}, but this is {_round(names)}; send it anew"
+            f"{_parties(senders)} sent '{kind}' of {_round(message.round)}, but this is {_round(names)}; send it again"
         )
     if len(senders) != len(pieces):
         raise MalformedMessage(
@@ -69,7 +70,8 @@ def check_message(
     given = None if message.alongside is None else message.alongside.kind
     if given != alongside:
         raise MalformedMessage(
-            f"{_parties(senders)} sent {given or 'nothing'} alongside '{kind}' where {alongside or 'nothing'} is due; "
+            f"{_parties(senders)} sent {given or 'nothing'} alongside '{kind}' where {alongside or 'nothing'} was "
+            f"expected; "
             "all must run the same recipe"
         )
     front = _front(message, holders, parties) if to == "peers" else ()
@@ -84,10 +86,11 @@ def check_message(
         seen.add(sender)
         if not isinstance(piece, Tensor) or piece.dtype != dtype or piece.layout != torch.strided:
             what = f"{piece.dtype}" if isinstance(piece, Tensor) else type(piece).__name__
-            raise MalformedMessage(f"'{kind}' of party {sender} is {what} where {dtype} is due")
+            raise MalformedMessage(f"'{kind}' of party {sender} is {what} where {dtype} was expected")
         if piece.shape != (*front, *shapes[sender]):
             raise MalformedMessage(
-                f"'{kind}' of party {sender} has shape {tuple(piece.shape)} where {(*front, *shapes[sender])} is due; "
+                f"'{kind}' of party {sender} has shape {tuple(piece.shape)} where {(*front, *shapes[sender])} was "
+                f"expected; "
                 "all must run the same recipe"
             )
     if isinstance(required, int):
@@ -109,7 +112,7 @@ def only(messages: tuple[Message, ...]) -> Message:
     """
     if len(messages) != 1:
         who = ", ".join(_parties(message.senders) for message in messages) or "no party"
-        raise MalformedMessage(f"{len(messages)} messages have come from {who} where one is due")
+        raise MalformedMessage(f"{len(messages)} messages have come from {who} where one was expected")
     return messages[0]
 
 
@@ -127,7 +130,7 @@ def refuse_outside(pieces: Sequence[Tensor], senders: Sequence[int], kind: str, 
     """
     for sender, piece in zip(senders, pieces, strict=True):
         if not _inside(piece, modulus):
-            raise MalformedMessage(f"'{kind}' of party {sender} holds numbers outside [0, {modulus}); send it anew")
+            raise MalformedMessage(f"'{kind}' of party {sender} holds numbers outside [0, {modulus}); send it again")
 
 
 def refuse_infinite(message: Message) -> None:
@@ -154,7 +157,7 @@ def gradients_by_party(answer: Message, shapes: Mapping[int, tuple[int, ...]], v
     """
     if answer.kind != GRADIENTS or answer.to != "parties" or answer.round not in (None, view.names):
         raise MalformedMessage(
-            f"the server sent '{answer.kind}' to {answer.to} where '{GRADIENTS}' to parties are due in "
+            f"the server sent '{answer.kind}' to {answer.to} where '{GRADIENTS}' to parties were expected in "
             f"{_round(view.names)}; the server and all parties must run the same recipe"
         )
     receivers = answer.receivers or ()
@@ -167,7 +170,7 @@ def gradients_by_party(answer: Message, shapes: Mapping[int, tuple[int, ...]], v
         if piece.shape != shapes[party] or not piece.is_floating_point():
             raise MalformedMessage(
                 f"'{GRADIENTS}' for party {party} are {piece.dtype} of shape {tuple(piece.shape)} where floating-point "
-                f"numbers of shape {shapes[party]} are due"
+                f"numbers of shape {shapes[party]} were expected"
             )
     return pieces
 
@@ -191,7 +194,9 @@ def refuse_lacking(held: Collection[Any], wanted: Iterable[int], kind: str) -> N
         MalformedMessage: naming the parties.
     """
     if lacking := [m for m in wanted if m not in held]:
-        raise MalformedMessage(f"'{kind}' of {_parties(lacking)} have not come; wait for them, or begin the round anew")
+        raise MalformedMessage(
+            f"'{kind}' of {_parties(lacking)} have not come; wait for them, or begin the round again"
+        )
 
 
 def width_of(message: Message) -> int:

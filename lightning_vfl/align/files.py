@@ -139,7 +139,7 @@ def read_secret(folder: Path, party: str) -> tuple[Secret, dict[str, Any]] | Non
     with _Malformed(path):
         said = json.loads(_content(path))
         if not isinstance(said, dict) or said.get("lightning-vfl align") != _VERSION or said["party"] != party:
-            raise ValueError(f"it is no secret of {party} of version {_VERSION}")
+            raise ValueError(f"it is not a secret of {party} of version {_VERSION}")
         key, seed = bytes.fromhex(said["key"]), bytes.fromhex(said["seed"])
         numbers = int(said["records"]), int(said["places"])
         return Secret(Session.read(said["session"]), party, *numbers, key, seed), dict(said["table"])
@@ -169,7 +169,7 @@ def _read(path: Path, kind: str, owner: str) -> tuple[Session, Mapping[str, Any]
     whole = _content(path)
     with _Malformed(path):
         if whole[: len(_MAGIC)] != _MAGIC[: len(whole)]:
-            raise ValueError("it is no file of lightning-vfl align")
+            raise ValueError("it is not a file of lightning-vfl align")
         if len(whole) < _START.size + _DIGEST or sha256(whole[:-_DIGEST]).digest() != whole[-_DIGEST:]:
             raise ValueError("it is truncated or was changed on the way; its checksum is another one")
         _, version, size = _START.unpack_from(whole)

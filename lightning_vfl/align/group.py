@@ -131,7 +131,7 @@ def check_key(key: bytes) -> None:
         ValueError: for other bytes.
     """
     if len(key) != SIZE or not 0 < int.from_bytes(key, "little") < _ORDER:
-        raise ValueError("the key is no number from 1 to the order of ristretto255")
+        raise ValueError("the key is not a number from 1 to the order of ristretto255")
 
 
 def mask(

@@ -64,7 +64,8 @@ class Session:
             raise ConfigurationError("--reveal label-party and --label-party belong together; give both")
         if self.label_party is not None and self.label_party not in self.parties:
             raise ConfigurationError(
-                f"--label-party {self.label_party} is none of the parties {', '.join(self.parties)}; give one of them"
+                f"--label-party {self.label_party} is not one of the parties {', '.join(self.parties)}; give one "
+                f"of them"
             )
 
     @cached_property
@@ -108,7 +109,7 @@ class Session:
         """
         if party not in self.parties:
             raise ConfigurationError(
-                f"{party} is none of the parties {', '.join(self.parties)} of this session; give one of them"
+                f"{party} is not one of the parties {', '.join(self.parties)} of this session; give one of them"
             )
         return self.parties.index(party)
 
@@ -134,7 +135,7 @@ def check_party(name: str) -> None:
     """
     allowed = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name) and ".for-" not in name
     if not allowed or name.casefold() == COMPARER:
-        raise ConfigurationError(f"'{name}' is no name of a party; use {_NAMES}, not .for- and not {COMPARER}")
+        raise ConfigurationError(f"'{name}' cannot be the name of a party; use {_NAMES}, not .for- and not {COMPARER}")
 
 
 def _shown(value: object) -> str:

@@ -100,7 +100,7 @@ def _refuse_unknown(limits: Iterable[str], attacks: Sequence[Attack] | None) -> 
     )
     for name in limits:
         if name not in names:
-            raise UsageError(f"--fail-above names '{name}', which no attack is; {nearest(name, names)}")
+            raise UsageError(f"--fail-above names '{name}', which is not an attack; {nearest(name, names)}")
 
 
 def _above(findings: Sequence[Finding], limits: dict[str, float]) -> bool:

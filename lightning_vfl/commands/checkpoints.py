@@ -127,5 +127,5 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, RuntimeError, LookupError, TypeError, ValueError, UnpicklingError):
         known = False
     if not known:
-        raise ConfigurationError(f"--ckpt_path {path} is no checkpoint; give the .ckpt that fit has written")
+        raise ConfigurationError(f"--ckpt_path {path} is not a checkpoint; give the .ckpt that fit has written")
     return checkpoint

@@ -245,5 +245,5 @@ def _frozen(value: Any) -> Any:
 def _unreadable(path: Path, error: Exception) -> ConfigurationError:
     reason = " ".join(str(error).split())
     return ConfigurationError(
-        f"{path} is no manifest of an exported model ({type(error).__name__}: {reason}); export the model again"
+        f"{path} is not the manifest of an exported model ({type(error).__name__}: {reason}); export the model again"
     )

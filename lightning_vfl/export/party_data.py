@@ -221,7 +221,7 @@ def _refuse_further(columns: Iterable[object], encoders: Sequence[ColumnEncoder]
     known = {encoder.column for encoder in encoders}
     if (further := [name for name in given if name not in known]) and needed <= {*given}:
         raise ConfigurationError(
-            f"{path} of party '{party}' has the further {listed(further)}, which the model was not trained on; leave "
+            f"{path} of party '{party}' has columns {listed(further)}, which the model was not trained on; leave "
             f"out what is no feature: --leave_out {' '.join(further)}"
         )
 

@@ -161,7 +161,9 @@ def joined_ids(data: Mapping[str, PartyData], about: ServerHalf, records_of: str
             )
     refuse_shared_ids(tables, about.groups)
     if records_of is not None and records_of not in tables:
-        raise ConfigurationError(f"--records_of {records_of} is no party of the model; {nearest(records_of, tables)}")
+        raise ConfigurationError(
+            f"--records_of {records_of} is not a party of the model; {nearest(records_of, tables)}"
+        )
     if about.overlap == "inner":
         if records_of is not None:
             raise ConfigurationError(
@@ -177,7 +179,7 @@ def joined_ids(data: Mapping[str, PartyData], about: ServerHalf, records_of: str
 
 def _about(manifest: Manifest) -> ServerHalf:
     if not isinstance(manifest.half, ServerHalf):
-        raise TypeError(f"'{manifest.name}' is no server")
+        raise TypeError(f"'{manifest.name}' is not the half of a server")
     return manifest.half
 
 
@@ -186,7 +188,7 @@ def _check_names(tables: Mapping[str, str | Path], exported: Exported) -> None:
     for name in tables:
         if name not in exported.parties:
             raise ConfigurationError(
-                f"--tables names '{name}', which no folder is of; {nearest(name, exported.parties)}"
+                f"--tables names '{name}', but no folder is of this party; {nearest(name, exported.parties)}"
             )
     if missing := [name for name in exported.parties if name not in tables]:
         raise ConfigurationError(f"--tables has no file of party '{missing[0]}'; add {missing[0]}=FILE")

@@ -43,7 +43,7 @@ def load_trained(path: Path, trusted: Sequence[str] = ()) -> Trained:
     """
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     if BOOKS not in content:
-        raise ConfigurationError(f"{path} is no checkpoint of a vertical model; give a .ckpt that fit has written")
+        raise ConfigurationError(f"{path} is not a checkpoint of a vertical model; give a .ckpt that fit has written")
     kind = _protocol(path, content, trusted)
     module = kind.load_from_checkpoint(path, map_location="cpu", trusted=trusted)
     settings = {} if module.fitted is None else content.get(module.fitted.data, {})
@@ -63,7 +63,8 @@ def _protocol(path: Path, content: Mapping[str, Any], trusted: Sequence[str]) ->
         found = None
     if not isinstance(found, type) or not issubclass(found, VFLModule):
         raise ConfigurationError(
-            f"{path} was trained with the protocol {named or short}, which is no protocol of this toolkit; export the "
+            f"{path} was trained with the protocol {named or short}, which is not a protocol of this toolkit; "
+            f"export the "
             "module in Python (lightning_vfl.export.write.export_model)"
         )
     return found

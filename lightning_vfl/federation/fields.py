@@ -395,7 +395,7 @@ def refuse_letter(letter: object, agreed: Agreed) -> None:
         MalformedMessage: naming the field.
     """
     if not isinstance(letter, Mapping):
-        raise MalformedMessage("the header of a message is no object")
+        raise MalformedMessage("the header of a message is not a JSON object")
     wrong = wrong_field(letter, LETTER, agreed)
     if wrong is not None:
         raise MalformedMessage(f"the header of a message has {wrong}")

@@ -76,7 +76,9 @@ class Common:
         parts = [part.numpy() for part in tensors]
         for part in parts:
             if part.dtype != np.int64 or (len(part) and not 0 <= part.min() <= part.max() < len(self.ids)):
-                raise ConfigurationError("the server tells numbers of records that are none; start all processes again")
+                raise ConfigurationError(
+                    "the server sends numbers of records that do not exist; start all processes again"
+                )
         return {str(name): self.ids[part] for name, part in zip(header["splits"], parts, strict=True)}
 
     def tell_order(self, order: "Mapping[str, Ids]") -> None:
@@ -171,12 +173,14 @@ def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: 
     shuffle = _raise_for_server(link, seals, secret, parties, most) if for_server else None
     places = _only(_ask(link, "places")).numpy()
     if not _are_places(places, len(ids)):
-        raise ConfigurationError("the places of common records that the server tells are none; start again")
+        raise ConfigurationError("the places of common records that the server sends do not exist; start again")
     if shuffle is not None:
         asked = _only(_ask(link, "fetch", of=SERVER, what="places of the server")).numpy()
         # the server may learn of the records that all have, and of no other
         if asked.shape != places.shape or not _are_places(asked, len(shuffle)):
-            raise ConfigurationError("the server asks for others than the common records; check who runs the server")
+            raise ConfigurationError(
+                "the server asks for records that are not the common ones; check who runs the server"
+            )
         _ask(link, "give", [torch.from_numpy(shuffle[asked])], to=SERVER, what="places of the server")
     return Common(link, seals, ids[secret.order[places]])
 
@@ -247,7 +251,7 @@ def _raise_for_server(link: Link, seals: Seals, secret: Secret, parties: int, mo
 
 def _raised(given: Tensor, secret: Secret, owner: str) -> "Points":
     if given.dtype != torch.uint8 or given.ndim != 2 or given.shape[1] != SIZE:
-        raise ConfigurationError(f"the list of {owner} is no list of points; start all processes again")
+        raise ConfigurationError(f"the list of {owner} is not a list of points; start all processes again")
     try:
         return raised(given.numpy(), secret.key)
     except NoPoint as error:

@@ -223,7 +223,7 @@ class PrivateRing:
         known = told.shape == places.shape and told.dtype == np.int64 and len(np.unique(told)) == len(told)
         if not known or told.min() < 0 or told.max() >= length:
             raise ConfigurationError(
-                f"party {self.names[last]} has told places that are none; start all processes again"
+                f"party {self.names[last]} has sent places that do not exist; start all processes again"
             )
         return told
 

@@ -134,7 +134,7 @@ class Replayed:
             for round, lines in by_round.items():
                 self._keep(round, lines[-self.parties :])  # a round that a resumed server has repeated counts once
         except (OSError, KeyError, ValueError) as error:
-            raise ConfigurationError(f"{path} is no record of a federation: {error}") from error
+            raise ConfigurationError(f"{path} is not the record of a federation: {error}") from error
         if not self.plans:
             raise ConfigurationError(f"{path} has no rounds")
 

@@ -183,7 +183,7 @@ class PrivacyLedger:
                             trained = _longer(trained, records)
                             trained[positions] = True
                     case _:
-                        raise ValueError("no line of a ledger")
+                        raise ValueError("not a line of a ledger")
         except (LookupError, ValueError, TypeError, zlib.error) as error:
             if version in READABLE:
                 raise ConfigurationError(

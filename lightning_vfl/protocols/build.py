@@ -73,7 +73,7 @@ def by_number(bottom_of: Mapping[int | str, BottomFactory], hparams: Any, data: 
     for party in bottom_of:
         if isinstance(party, str) and party not in numbers:
             fix = nearest(party, names, "use numbers") if names else "the parties have no names here; use numbers"
-            raise ConfigurationError(f"bottom_of names party '{party}', which there is not; {fix}")
+            raise ConfigurationError(f"bottom_of names party '{party}', which does not exist; {fix}")
     noted = hparams.get("bottom_of")
     if noted:
         hparams["bottom_of"] = {numbers.get(party, party): factory for party, factory in noted.items()}

@@ -42,7 +42,7 @@ def rounds_in(path: Path) -> int:
         content = torch.load(path, map_location="cpu", weights_only=True)
         rounds: int = content[BOOKS]["rounds"].get("fit", 0)
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
-        raise ConfigurationError(f"{path} is no checkpoint of a training ({type(error).__name__})") from error
+        raise ConfigurationError(f"{path} is not a checkpoint of a training ({type(error).__name__})") from error
     return rounds
 
 

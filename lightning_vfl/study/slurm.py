@@ -45,7 +45,8 @@ def array_script(
     for key, value in (options or {}).items():
         if key in _OURS or not key.replace("-", "").isalnum() or not isinstance(value, str | int) or "\n" in str(value):
             raise ConfigurationError(
-                f"--backend-options: {key}: {value!r} is no setting of sbatch that a study takes; give texts or whole "
+                f"--backend-options: {key}: {value!r} is not a setting of sbatch that a study takes; give texts "
+                f"or whole "
                 f"numbers, and leave out {', '.join(_OURS)}"
             )
         asked[key] = value

@@ -126,7 +126,7 @@ def ids_from_tensor(tensor: Tensor) -> "NDArray[np.generic]":
     except (ValueError, RecursionError):
         texts = None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ConfigurationError(f"a {tensor.dtype} tensor of shape {tuple(tensor.shape)} is no list of ids")
+        raise ConfigurationError(f"a {tensor.dtype} tensor of shape {tuple(tensor.shape)} is not a list of ids")
     return np.array(texts, dtype=np.str_)
 
 

@@ -85,12 +85,12 @@ def test_success_above_a_limit_ends_with_status_1(capsys):
         (
             ["--attacker", "party:1", "--fail-above", "LabelsByNrm=1"],
             UsageError,
-            "'LabelsByNrm', which no attack is; did you mean LabelsByNorm",
+            "'LabelsByNrm', which is not an attack; did you mean LabelsByNorm",
         ),
         (
             ["--attacker", "party:1", *DIRECTION, "--fail-above", "LabelsByNorm=1", "--trainer.max_epochs=0"],
             UsageError,
-            "'LabelsByNorm', which no attack is; did you mean LabelsByDirection|use one of LabelsByDirection",
+            "'LabelsByNorm', which is not an attack; did you mean LabelsByDirection|use one of LabelsByDirection",
         ),
         (["--attacker", "server", "--report", "a.txt"], ConfigurationError, "the ending of report must be"),
     ],

@@ -212,7 +212,7 @@ def test_what_is_no_checkpoint_is_said_so(tmp_path, capsys):
     for path in ("x.ckpt", "."):
         code, line = complaint(["test", *GOOD, "--ckpt_path", path], capsys)
         assert code == 1
-        assert "is no checkpoint; give the .ckpt that fit has written" in line
+        assert "is not a checkpoint; give the .ckpt that fit has written" in line
 
 
 def test_labels_missing_and_nan_in_features(tmp_path, capsys):

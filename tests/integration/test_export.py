@@ -168,7 +168,7 @@ REFUSED = {
     ),
     "no manifest": (lambda out: (out / "bank/manifest.json").unlink(), r"has no manifest.json; give the folders"),
     "a manifest of something else": (
-        lambda out: (out / "bank/manifest.json").write_text('{"format": 1}'), r"is no manifest of an exported",
+        lambda out: (out / "bank/manifest.json").write_text('{"format": 1}'), r"is not the manifest of an exported",
     ),
     "a file elsewhere": (
         lambda out: change(out / "bank/manifest.json", programs={"onnx": {"path": "../shop/party.onnx", "sha256": ""}}),
@@ -200,7 +200,7 @@ def test_files_that_do_not_belong_together_are_refused(bank, tmp_path, name):
 
 TABLES = {
     "a missing column": (lambda t: t["bank"].pop("city"), {}, r"'bank' is without city, .* which has income, city"),
-    "a further column": (lambda t: t["shop"].insert(1, "y", 1), {}, r"'shop' has the further y, .* --leave_out y"),
+    "a further column": (lambda t: t["shop"].insert(1, "y", 1), {}, r"'shop' has columns y, .* --leave_out y"),
     "a number that is infinite": (
         lambda t: t["shop"].insert(1, "visits", np.inf), {}, r"96 numbers of party 'shop' are NaN or infinite",
     ),
@@ -212,7 +212,8 @@ TABLES = {
     ),
     "records of a party": (lambda t: None, {"records_of": "bank"}, r"is for models that were trained with overlap"),
     "no table": (lambda t: t.pop("shop"), {}, r"--tables has no file of party 'shop'; add shop=FILE"),
-    "a further table": (lambda t: t.update(shp=t["shop"]), {}, r"--tables names 'shp', which no folder is of; did you"),
+    "a further table": (lambda t: t.update(shp=t["shop"]), {}, r"--tables names 'shp', but no folder is of this "
+    "party; did you"),
 }  # fmt: skip
 
 
@@ -249,7 +250,7 @@ def test_a_folder_in_use_and_an_unknown_party_are_refused(bank):
 
 def test_another_file_is_no_checkpoint(tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    with pytest.raises(ConfigurationError, match="is no checkpoint of a vertical model"):
+    with pytest.raises(ConfigurationError, match="is not a checkpoint of a vertical model"):
         load_trained(tmp_path / "other.ckpt")
 
 

@@ -159,7 +159,8 @@ class Scale:
             return FixedPoint(field, self.l_x, self.given)
         if "l_w" not in agreed:
             raise ConfigurationError(
-                "nobody has agreed on the scale of the weights, because set-up has not run; give the trainer a "
+                "the parties have not agreed on the scale of the weights, because set-up has not run; give the "
+                "trainer a "
                 "datamodule, or use evaluate: plain"
             )
         return FixedPoint(field, self.l_x, agreed["l_w"])

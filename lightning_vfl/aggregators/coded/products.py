@@ -229,7 +229,8 @@ def _heights(contribution: Contribution, places: Sequence[int]) -> list[int]:
 def _memory(view: PartyView) -> Shares:
     if not isinstance(view.memory, Shares):
         raise ConfigurationError(
-            "nobody has shared the records of this stage, because set-up has not run; give the trainer a datamodule, "
+            "the parties have not shared the records of this stage, because set-up has not run; give the trainer "
+            "a datamodule, "
             "or use evaluate: plain"
         )
     return view.memory

@@ -153,7 +153,7 @@ class SecureLayer:
             held = present[:, list(group)].any(1)
             if not held.all():
                 raise ConfigurationError(
-                    f"{int((~held).sum())} records are held by nobody of group {group}, first at position "
+                    f"{int((~held).sum())} records are held by no party of group {group}, first at position "
                     f"{int((~held).nonzero()[0])}: another's embedding might stand alone in their sum; leave them out "
                     "(overlap: inner), or accept it with allow_single: true"
                 )

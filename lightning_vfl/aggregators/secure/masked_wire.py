@@ -310,7 +310,7 @@ def check_uploads(messages: tuple[Message, ...], sums: RingSums, view: ServerVie
     expected = 2 if recovery else 1
     if len(messages) != expected:
         who = sorted({sender for message in messages for sender in message.senders})
-        raise MalformedMessage(f"{len(messages)} messages have come from parties {who} where {expected} are due")
+        raise MalformedMessage(f"{len(messages)} messages have come from parties {who} where {expected} were expected")
     uploads = messages[0]
     names = view.names
     of = sums.segments(view.roster).of

@@ -165,7 +165,7 @@ def to_bytes(limbs: Tensor) -> list[bytes]:
     values = limbs.numpy()
     bits = ((values[:, :, None] >> np.arange(LIMB_BITS)) & 1).reshape(len(values), -1)
     if (values >> LIMB_BITS).any() or bits[:, 8 * SIZE :].any():
-        raise ValueError("the shares do not belong together: what they give is no secret")
+        raise ValueError("the shares do not belong together: they do not decode to a secret")
     packed = np.packbits(bits[:, : 8 * SIZE].astype(np.uint8), axis=1, bitorder="little")
     return [row.tobytes() for row in packed]
 
@@ -288,7 +288,9 @@ class Vault:
                 whose round keys are not authenticated yet.
         """
         if (party, round) in self.masked:
-            raise ValueError(f"party {party} has masked round {round}, and its words must never be used again")
+            raise ValueError(
+                f"party {party} has masked round {round}, and the keystream of a round must never be used twice"
+            )
         if len(called) < self.needed:
             raise RuntimeError(
                 f"party {party} sends no upload in round {round}: {len(called)} parties are called, and at least "

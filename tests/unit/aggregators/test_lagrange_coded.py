@@ -1073,7 +1073,7 @@ def test_without_memory_the_way_out_is_named():
     aggregator = LagrangeCoded()
     exchange = parties.exchange(aggregator, torch.arange(5))
     exchange.parties = replace(exchange.parties, memory=None)
-    with pytest.raises(ConfigurationError, match=r"nobody has shared the records .* or use evaluate: plain"):
+    with pytest.raises(ConfigurationError, match=r"the parties have not shared the records .* or use evaluate: plain"):
         exchange.send()
 
 

@@ -460,7 +460,7 @@ def test_records_that_a_group_does_not_hold_are_refused(layout):
     MaskedSum(layout).among(roster).wire.refuse_partly_held(None, roster)
     held[3, 2] = False
     with pytest.raises(
-        ConfigurationError, match=r"1 records are held by nobody of group \(1, 2, 3\), first at position 3"
+        ConfigurationError, match=r"1 records are held by no party of group \(1, 2, 3\), first at position 3"
     ):
         MaskedSum(layout).among(roster).wire.refuse_partly_held(held, roster)
     held[3, 2], held[1, 0] = True, False

@@ -39,9 +39,11 @@ def test_an_error_says_what_was_given_and_what_is_due():
     with pytest.raises(MalformedMessage) as error:
         check(message(pieces=(torch.zeros(2, 3), wide, torch.zeros(2, 3))))
     assert str(error.value) == (
-        "'embeddings' of party 1 has shape (2, 4) where (2, 3) is due; all must run the same recipe"
+        "'embeddings' of party 1 has shape (2, 4) where (2, 3) was expected; all must run the same recipe"
     )
-    with pytest.raises(MalformedMessage, match=r"'embeddings' of party 0 is torch.float64 where torch.float32 is due"):
+    with pytest.raises(
+        MalformedMessage, match=r"'embeddings' of party 0 is torch.float64 where torch.float32 was expected"
+    ):
         check(message(pieces=(torch.zeros(2, 3).double(), torch.zeros(2, 3), torch.zeros(2, 3))))
 
 
@@ -107,9 +109,9 @@ def test_an_answer_of_the_server_that_does_not_fit_is_refused():
     assert not first.any()
     assert torch.equal(second, torch.full((2, 3), 2.0, dtype=torch.float64))
     for wrong, said in (
-        ({"kind": "embeddings"}, "the server sent 'embeddings' to parties where 'gradients' to parties are due"),
+        ({"kind": "embeddings"}, "the server sent 'embeddings' to parties where 'gradients' to parties were expected"),
         ({"to": "peers"}, "the server sent 'gradients' to peers"),
-        ({"round": NAMES._replace(round=2)}, "are due in round 3"),
+        ({"round": NAMES._replace(round=2)}, "were expected in round 3"),
         ({"receivers": (1, 1)}, "2 'gradients' to parties 1, 1; each party gets one"),
         ({"receivers": (2,)}, "2 'gradients' to party 2"),
         ({"receivers": None}, "2 'gradients' to no party"),

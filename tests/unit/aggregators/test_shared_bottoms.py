@@ -72,7 +72,7 @@ def test_updates_that_do_not_fit_are_refused_and_the_party_named(kind):
         ({"senders": (), "pieces": ()}, r"came from senders \[\]; it must come from the parties of one group"),
         ({"pieces": short}, "of party 3 has shape"),
         ({"pieces": (*message.pieces[:2], message.pieces[2].to(torch.int64))}, "of party 3 is torch.int64"),
-        ({"kind": "embeddings"}, "where 'model updates' to server is due"),
+        ({"kind": "embeddings"}, "where 'model updates' to server was expected"),
         ({"round": NAMES._replace(round=3)}, "of round 3 of fit"),
     ):
         with pytest.raises(MalformedMessage, match=said):

@@ -265,7 +265,7 @@ def test_rows_of_another_key_or_session_are_refused(whole, tmp_path):
         (lambda whole: b"", "truncated or was changed"),
         (lambda whole: whole + b"\0", "truncated or was changed"),
         (lambda whole: whole[:100] + bytes([whole[100] ^ 1]) + whole[101:], "truncated or was changed"),
-        (lambda whole: b"PK" + whole, "no file of lightning-vfl align"),
+        (lambda whole: b"PK" + whole, "not a file of lightning-vfl align"),
     ],
 )
 def test_a_damaged_list_is_one_line_and_leaves_everything(tmp_path, change, line):
@@ -292,7 +292,7 @@ def test_a_damaged_list_is_one_line_and_leaves_everything(tmp_path, change, line
         ({"kind": "rows"}, "it is not the points of bank"),
         ({"session": {}}, "settings of the session"),
         ({"session": {**SESSION.told(), "parties": ["bank"]}}, "two parties or more"),
-        ({"session": {**SESSION.told(), "parties": ["../x", "bank"]}}, "no name of a party"),
+        ({"session": {**SESSION.told(), "parties": ["../x", "bank"]}}, "cannot be the name of a party"),
         ({"session": {**SESSION.told(), "reveal": "all"}}, "'all' is not a valid Reveal"),
         ({"session": {**SESSION.told(), "keys": [10**9]}}, "1 to 255 keys"),
     ],
@@ -347,12 +347,12 @@ def test_a_comparer_that_tells_nonsense_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda said: {**said, "key": "00" * 32}, "no number from 1"),
+        (lambda said: {**said, "key": "00" * 32}, "not a number from 1"),
         (lambda said: {**said, "seed": "00"}, "not one that this version"),
         (lambda said: {**said, "records": 9}, "not one that this version"),
-        (lambda said: {**said, "party": "shop"}, "no secret of bank"),
+        (lambda said: {**said, "party": "shop"}, "not a secret of bank"),
         (lambda said: {name: said[name] for name in said if name != "table"}, "no 'table'"),
-        (lambda said: [], "no secret of bank"),
+        (lambda said: [], "not a secret of bank"),
     ],
 )
 def test_a_damaged_secret_is_one_line(tmp_path, change, line):
@@ -368,13 +368,13 @@ def test_a_damaged_secret_is_one_line(tmp_path, change, line):
     [
         ({"parties": ("bank",)}, "two parties or more; got bank"),
         ({"parties": ("bank", "Bank")}, "a party is named twice"),
-        ({"parties": ("bank", "a/b")}, "'a/b' is no name of a party"),
-        ({"parties": ("bank", "")}, "'' is no name of a party"),
-        ({"parties": ("bank", "comparer")}, "'comparer' is no name"),
+        ({"parties": ("bank", "a/b")}, "'a/b' cannot be the name of a party"),
+        ({"parties": ("bank", "")}, "'' cannot be the name of a party"),
+        ({"parties": ("bank", "comparer")}, "'comparer' cannot be the name"),
         ({"parties": tuple(f"p{i}" for i in range(63))}, "up to 62 parties; got 63"),
         ({"reveal": Reveal.LABEL_PARTY}, "belong together"),
         ({"label_party": "bank"}, "belong together"),
-        ({"reveal": Reveal.LABEL_PARTY, "label_party": "club"}, "--label-party club is none of the parties"),
+        ({"reveal": Reveal.LABEL_PARTY, "label_party": "club"}, "--label-party club is not one of the parties"),
     ],
 )
 def test_settings_that_are_not_allowed_are_one_line(settings, line):

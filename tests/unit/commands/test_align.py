@@ -177,9 +177,9 @@ MASK = ("mask", "--party", "bank", "--parties", "bank,shop", "--table", "bank.cs
         ((*MASK, "--reveal", "all"), "--reveal: 'all' is none of intersection, label-party, size"),
         ((*MASK, "--reveal", "label-party"), "--reveal label-party and --label-party belong together"),
         ((*MASK, "--pad-to", "3"), "--pad-to 3 is less than the 16 records"),
-        ((*MASK[:2], "bnk", *MASK[3:]), "bnk is none of the parties bank, shop of this session"),
+        ((*MASK[:2], "bnk", *MASK[3:]), "bnk is not one of the parties bank, shop of this session"),
         ((*MASK[:4], "bank", *MASK[5:]), "an alignment needs two parties or more; got bank"),
-        ((*MASK[:4], "bank,sh op", *MASK[5:]), "'sh op' is no name of a party"),
+        ((*MASK[:4], "bank,sh op", *MASK[5:]), "'sh op' cannot be the name of a party"),
         ((*MASK[:6], "bnk.csv", *MASK[7:]), "bnk.csv of party 'bank' cannot be read"),
         (
             ("pass", "--party", "bank", "--in", "o"),

@@ -90,7 +90,7 @@ def test_each_mistake_has_a_line(tmp_path):
         ("last", f"--ckpt_path last: there is no checkpoint below {tmp_path / 'empty'}; give a .ckpt file"),
         (str(tmp_path / "empty"), "empty: the folder has no checkpoint; give the folder of a run of fit"),
         (str(tmp_path / "gone.ckpt"), "gone.ckpt: no such file; give the .ckpt that fit has written"),
-        (str(tmp_path / "x.ckpt"), "x.ckpt is no checkpoint; give the .ckpt that fit has written"),
+        (str(tmp_path / "x.ckpt"), "x.ckpt is not a checkpoint; give the .ckpt that fit has written"),
         (str(tmp_path / "two"), "which checkpoint is the best is not known; give one of "),
         (str(tmp_path / "none"), "which checkpoint is the best is not known; give one of "),
     ):

@@ -359,7 +359,7 @@ def open_seat(
     ("names", "at", "more", "told"),
     [
         (PARTIES, None, {"groups": [["bank", "shop"]]}, "groups of tables are simulated only, not between processes"),
-        (("bank", "telco"), None, {}, "tables names 'shop', which is no party of the federation; leave it out"),
+        (("bank", "telco"), None, {}, "tables names 'shop', which is not a party of the federation; leave it out"),
         (("shop", "telco", "bank"), None, {}, "the parties of the federation are shop, telco, bank, tables names bank"),
         ((*PARTIES, "club"), None, {}, "party 'club' of the federation has no table"),
         (PARTIES, 1, {}, "the labels are at party 'telco', but label_party is 'labels'"),

@@ -269,7 +269,7 @@ def test_a_server_that_asks_for_other_records_is_refused(tmp_path, monkeypatch, 
     more = lambda ring, party, what, t: give(ring, party, what, asked if t.dtype == torch.int64 else t)  # noqa: E731
     monkeypatch.setattr(private_ring.PrivateRing, "_give", more)
     run = Run(tmp_path)
-    assert "the server asks for others than the common records" in run.ended[2]
+    assert "the server asks for records that are not the common ones" in run.ended[2]
 
 
 def test_more_ids_of_the_server_than_are_allowed_are_refused(tmp_path):

@@ -88,7 +88,7 @@ def test_a_resumed_server_writes_on_and_a_repeated_round_counts_once(tmp_path):
 @pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "round,party\n0,0\n", "\0\n"])
 def test_what_is_no_record_is_refused(tmp_path, content):
     (tmp_path / "events.csv").write_text(content)
-    with pytest.raises(ConfigurationError, match=r"events\.csv (is no record of a federation|has no rounds)"):
+    with pytest.raises(ConfigurationError, match=r"events\.csv (is not the record of a federation|has no rounds)"):
         Replayed(tmp_path / "events.csv")
 
 
@@ -96,7 +96,7 @@ def test_rounds_that_are_not_there_are_refused(tmp_path):
     written(tmp_path / "events.csv", PLANS)
     with pytest.raises(ConfigurationError, match="has rounds 0 to 2, not round 3; use the recipe of the federation"):
         Replayed(tmp_path / "events.csv").plan(3, 1)
-    with pytest.raises(ConfigurationError, match="is no record of a federation"):
+    with pytest.raises(ConfigurationError, match="is not the record of a federation"):
         Replayed(tmp_path / "other.csv")
 
 

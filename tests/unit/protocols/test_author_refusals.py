@@ -164,7 +164,9 @@ def test_an_own_attribute_is_not_replaced_by_a_network(name, value):
 def test_parties_have_numbers_not_names():
     with pytest.raises(ConfigurationError, match="bottom_of must be a dictionary from numbers or names of parties"):
         SplitVFL(Mean(), bottom_of=[torch.nn.Linear], **SHAPES)
-    with pytest.raises(ConfigurationError, match="party 'billing', which there is not; the parties have no names here"):
+    with pytest.raises(
+        ConfigurationError, match="party 'billing', which does not exist; the parties have no names here"
+    ):
         SplitVFL(Mean(), bottom_of={"billing": torch.nn.Linear}, **SHAPES).configure_model()
     module = split(**SHAPES)
     module.configure_model()

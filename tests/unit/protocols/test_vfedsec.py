@@ -747,7 +747,7 @@ def test_records_that_not_everybody_holds_are_refused(tmp_path, layout, evaluate
         partly_held = True
 
     source = PartlyHeld(ContiguousColumns(3), batch_size=10)
-    refused(tmp_path, "held by nobody of group", vfedsec(layout, evaluate=evaluate), source)
+    refused(tmp_path, "held by no party of group", vfedsec(layout, evaluate=evaluate), source)
 
 
 def test_recovery_in_segments_and_thresholds_out_of_range_are_refused(tmp_path):

@@ -153,7 +153,7 @@ def coded(**settings):
     [
         (
             lambda: {"aggregator": MaskedSum(clip=1000.0)},
-            "18 records are held by nobody of group (1,), first at position 0: another's embedding might stand alone "
+            "18 records are held by no party of group (1,), first at position 0: another's embedding might stand alone "
             "in their sum; leave them out (overlap: inner), or accept it with allow_single: true",
         ),
         (

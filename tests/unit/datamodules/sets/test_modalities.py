@@ -160,7 +160,7 @@ def test_bottoms_are_chosen_by_the_names_of_parties(folder, tmp_path):
     for own, expected in zip(numbered.parameters(), module.parameters(), strict=True):
         assert torch.equal(own, expected)
     for wrong, words in (
-        ({"clinc": ConvNet}, "bottom_of names party 'clinc', which there is not; did you mean clinic"),
+        ({"clinc": ConvNet}, "bottom_of names party 'clinc', which does not exist; did you mean clinic"),
         ({"clinic": ConvNet, 0: MLP}, "bottom_of names a party twice"),
     ):
         with pytest.raises(ConfigurationError, match=words):
