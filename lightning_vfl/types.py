@@ -317,7 +317,9 @@ class Roll:
     @cache
     def everyone(cls, parties: int) -> "Roll":
         """The roll of a round without faults."""
-        return cls.of(torch.ones(parties, dtype=torch.bool))
+        roll = cls.of(torch.ones(parties, dtype=torch.bool))
+        _ = roll.complete, roll.included_parties  # torch.export cannot read them from tensors that it traces
+        return roll
 
     @cached_property
     def complete(self) -> bool:

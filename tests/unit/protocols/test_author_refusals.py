@@ -5,6 +5,7 @@ import sys
 from abc import ABC
 from functools import partial
 
+import onnxruntime
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -25,6 +26,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.refusals import refuse_protocol
 from lightning_vfl.missing import Skip
 from lightning_vfl.protocols.checks import refuse_trainer
+from lightning_vfl.types import Roll
 from tests.subjects import Blobs, split, trainer
 
 SHAPES = {"party_shapes": [(3,), (3,), (2,)], "num_classes": 3}
@@ -197,6 +199,19 @@ def test_a_batch_is_an_example_input_too(tmp_path):
     for example in (None, batch):
         traced = module.to_torchscript(method="trace", example_inputs=example)
         torch.testing.assert_close(traced(*features), module(batch))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_has_not_run_is_exported_to_onnx(tmp_path):
+    Roll.everyone.cache_clear()
+    module = split(**SHAPES)
+    module.configure_model()
+    features = torch.randn(4, 3), torch.randn(4, 3), torch.randn(4, 2)
+    path = tmp_path / "model.onnx"
+    module.eval().to_onnx(path, VerticalBatch(features, None, torch.arange(4)))
+    session = onnxruntime.InferenceSession(path)
+    inputs = {entry.name: own.numpy() for entry, own in zip(session.get_inputs(), features, strict=True)}
+    torch.testing.assert_close(torch.from_numpy(session.run(None, inputs)[0]), module(features).detach())
 
 
 @pytest.mark.filterwarnings("ignore")
