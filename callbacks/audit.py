@@ -32,8 +32,8 @@ class Audit(Callback):
     ``audit/ATTACKER/ATTACK``, and writes the report.
 
     Guarantee: the training has the same bits with and without the callback, unless an attack changes the training
-        itself (``ModelCompletion`` with ``active``, ``CanariesInTraining``). The bytes of the messages that it has
-        heard are compared with those of the meter; the report says which messages the simulation did not compute.
+        itself (``ModelCompletion`` with ``active`` or ``rate``, ``CanariesInTraining``). The bytes of the messages that
+        it has heard are compared with those of the meter; the report says which the simulation did not compute.
     Not guaranteed: resumed fits: a transcript has the messages of this fit alone.
 
     Args:
@@ -113,8 +113,11 @@ class Audit(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         for attack in self._of(ModelCompletion):
-            if attack.active:
-                attack.amplify(_protocol(pl_module).bottoms, self.attacker.parties)
+            attack.before_step(_protocol(pl_module).bottoms, self.attacker.parties)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        for attack in self._of(ModelCompletion):
+            attack.after_step()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Run the attacks, and report."""

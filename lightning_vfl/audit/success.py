@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Target, cosines
 from lightning_vfl.audit.attacks.drift.measure import exact_columns, nearest_right
+from lightning_vfl.audit.attacks.head import best_head
 from lightning_vfl.audit.attacks.regression import ridge_guesses
 from lightning_vfl.audit.case import Case
 from lightning_vfl.audit.scores import Score, auc, epsilon_of_one_run, r_squared, share
@@ -85,15 +86,13 @@ def _from_own_features(features: Tensor, known: Known, classes: int) -> Tensor:
     A logistic regression on the known records, if labels of all classes are known; the mean cosine with the known
     records of class 1, if only these are known; zeros, if no label is known.
     """
-    from sklearn.linear_model import LogisticRegression
-
     if known.labels is None or not len(known.ids):
         shape = (len(features), classes) if classes > 2 else (len(features),)
         return torch.zeros(shape, dtype=torch.float64)
     x = ((features - features.mean(0)) / features.std(0).clamp(min=1e-9)).double()
     if len(torch.unique(known.labels)) < classes:
         return cosines(x, x[known.ids]).mean(1)
-    model = LogisticRegression(max_iter=300).fit(x[known.ids].numpy(), known.labels.numpy())
+    model = best_head(x[known.ids].numpy(), known.labels.numpy())
     return torch.from_numpy(model.predict_proba(x.numpy()))
 
 

@@ -10,7 +10,6 @@ from torch.nn.functional import normalize
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for, cosines
 from lightning_vfl.audit.attacks.gradients import epochs_of, sent_gradients
 from lightning_vfl.audit.transcript import places
-from lightning_vfl.errors import ConfigurationError
 
 TINY = torch.finfo(torch.float64).tiny
 WIDEST = 1024  # numbers of a record in all epochs; of more, the last epochs are taken
@@ -27,21 +26,22 @@ class LabelsOverEpochs(Attack):
     over records and epochs. It takes the v whose scores in odd and in even epochs agree best, for records that are not
     those from which v was found; labels are not used.
 
-    Two classes: the sign of the scores is that of ``known`` records of class 1; with none, that of the largest scores,
-    because a rarer class 1 has the larger gradients. More classes: the score of a class is the mean cosine with
-    ``known`` records of it.
+    Two classes: the sign of the scores is that of ``known`` records of class 1. More classes: the score of a class is
+    the mean cosine with ``known`` records of it. With no known record, the attacker knows the share of each class. Two
+    classes: the rarer class has the larger scores. More classes: the records fall into C clusters, and of all ways to
+    name the clusters the attacker takes the likeliest for these shares, so classes of equal shares are mixed up.
 
     Args:
-        known: k, records with a known label: of class 1 for two classes, of each class otherwise.
+        known: k, records with a known label: of class 1 for two classes, of each class otherwise; 0: none.
         sizes: keep the lengths of gradients. They tell more where noise is added along one direction (``Marvell``), and
             less where labels are changed (``RandomizedResponse``).
-
-    Raises:
-        ConfigurationError: without known records, for more than two classes.
 
     References:
         Li et al., "Label Leakage and Protection in Two-party Split Learning", ICLR 2022, section 3.2, for one epoch
         and one known label.
+        Jiang, Fu, Luo, Liu, "LEA: Label Enumeration Attack in Vertical Federated Learning", 2026,
+        https://arxiv.org/abs/2603.03777 (clusters and the names of clusters; it names them by simulated trainings,
+        which need the top's initial weights).
     """
 
     target = Target.CLASSES
@@ -50,24 +50,20 @@ class LabelsOverEpochs(Attack):
 
     @property
     def needs(self) -> Needs:
-        return Needs(labels_per_class=self.known, positives=self.known)
-
-    def check(self, seen: Seen) -> None:
-        if seen.classes != 2 and not self.known:
-            raise ConfigurationError(
-                f"LabelsOverEpochs names {seen.classes} classes by known records of each; give known, such as 4"
-            )
+        return Needs(labels_per_class=self.known, positives=self.known, prior=not self.known)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         epochs = epochs_of(seen)
         ids, scores = self._scores(seen, epochs)
+        saw = f"gradients of {len(epochs)} epochs"
+        if not self.known:
+            shares = asked_for(known.prior)
+            return Guesses(ids, _named_by_shares(scores, shares), f"{saw}, the share of each class")
         place = places(ids, seen.records)[known.ids]
         there = place >= 0
-        saw = f"gradients of {len(epochs)} epochs"
         if seen.classes == 2:
             column = scores[:, 0]
-            signed = column[place[there]] if bool(there.any()) else column**3
-            return Guesses(ids, column * signed.sum().sign(), saw)
+            return Guesses(ids, column * column[place[there]].sum().sign(), saw)
         labels = asked_for(known.labels)[there]
         alike = cosines(scores, scores[place[there]])
         values = [alike[:, labels == c].mean(1).nan_to_num(-1.0) for c in range(seen.classes)]
@@ -94,6 +90,23 @@ class LabelsOverEpochs(Attack):
             taken[ids] = True
         beside = torch.cat(tables, 1)
         return taken.nonzero().flatten(), (beside @ _directions(beside, len(tables), max(2, seen.classes) - 1))[taken]
+
+
+def _named_by_shares(scores: Tensor, shares: Tensor) -> Tensor:
+    """Guesses (n,) for two classes, else (n, C), from scores (n, C - 1) and the share (C,) of each class."""
+    if len(shares) == 2:
+        column = scores[:, 0]
+        rarer_is_larger = (column**3).sum().sign()
+        return column * rarer_is_larger * (1 if shares[1] <= 0.5 else -1)
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.cluster import KMeans
+
+    clusters = KMeans(len(shares), n_init=10, random_state=0).fit(normalize(scores, dim=1).numpy())
+    sizes = torch.from_numpy(clusters.labels_).bincount(minlength=len(shares))
+    likelihood = sizes[:, None] * shares.clamp(min=TINY).log()
+    _, class_of = linear_sum_assignment(likelihood.numpy(), maximize=True)
+    distances = torch.from_numpy(clusters.transform(normalize(scores, dim=1).numpy()))
+    return -distances[:, class_of.argsort()]
 
 
 def _directions(rows: Tensor, epochs: int, number: int) -> Tensor:

@@ -9,6 +9,7 @@ from lightning_vfl.protocols import CascadeVFL
 
 if TYPE_CHECKING:
     from lightning_vfl.audit.case import Case
+    from lightning_vfl.audit.truth import Truth
 
 
 def usual_attacks(case: "Case") -> list[Attack]:
@@ -21,10 +22,9 @@ def usual_attacks(case: "Case") -> list[Attack]:
     if attacker.parties and truth.classes > 1:
         if truth.classes == 2:
             attacks.append(audit.LabelsByNorm())
-        known = 1 if truth.classes == 2 else 4
-        attacks += [audit.LabelsByDirection(known), audit.LabelsOverEpochs(known)]
-        smallest_class = int(truth.labels().bincount().min())
-        attacks.append(audit.ModelCompletion(min(40, smallest_class // 2)))
+        attacks.append(audit.LabelsByDirection(1 if truth.classes == 2 else 4))
+        attacks += [audit.LabelsOverEpochs(known) for known in (0, *_budgets(truth))]
+        attacks += [audit.ModelCompletion(known) for known in _budgets(truth)]
     if attacker.server or isinstance(module, CascadeVFL):  # an active party joins embeddings
         attacks += [audit.DriftNeighbours(), audit.DriftColumns()]
     if attacker.server:
@@ -42,6 +42,13 @@ def usual_attacks(case: "Case") -> list[Attack]:
     elif module.aggregator.setup is not None and others:
         attacks.append(audit.Collusion(others[0]))
     return [*attacks, audit.MembershipByLoss()]
+
+
+def _budgets(truth: "Truth") -> list[int]:
+    """Numbers of known labels of a class: 1, 20, and one per cent of the records divided by the classes."""
+    smallest_class = int(truth.labels().bincount().min())
+    numbers = {1, 20, truth.records // (100 * truth.classes)}
+    return sorted(k for k in numbers if 1 <= k <= smallest_class // 2)
 
 
 def _sweep(case: "Case") -> list[int]:
