@@ -19,6 +19,8 @@ from lightning_vfl.audit.members import members_and_others
 from lightning_vfl.audit.report import metrics_of, print_findings, refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES, Several
 from lightning_vfl.audit.truth import Truth
+from lightning_vfl.audit.twin import is_protected
+from lightning_vfl.audit.verdicts import by_attack, judged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.support import Part, refuse_unsupported
@@ -30,6 +32,9 @@ class Audit(Callback):
     The callback listens to all messages (``module.tap``), keeps copies of those that the attacker's members receive or
     send, and runs the attacks when the fit is over. It prints a table, logs every success as
     ``audit/ATTACKER/ATTACK``, and writes the report.
+
+    Whether an attack that finds nothing could have found something is known if it finds something on an unprotected
+    twin of the recipe. ``lightning-vfl audit`` trains one; here the recipe is its own twin if it protects nothing.
 
     Guarantee: the training has the same bits with and without the callback, unless an attack changes the training
         itself (``ModelCompletion`` with ``active`` or ``rate``, ``CanariesInTraining``). The bytes of the messages that
@@ -61,7 +66,7 @@ class Audit(Callback):
         self.transcript = Transcript(self.attacker, limit_bytes)
         self.findings: list[Finding] = []
         self._case: Case | None = None
-        self._before: dict[tuple[str, str], torch.Tensor] = {}
+        self.has_twin = False  # whether the caller attacks a twin too: verdicts, table and report are then the caller's
         refuse_report(report)
 
     # ---- around the fit
@@ -129,10 +134,14 @@ class Audit(Callback):
         coins = [attack.coins(case.truth.records, module.seed) for attack in self._of(CanariesInTraining)]
         case = Case(module, case.truth, self.transcript, inputs, members, coins[0] if coins else None)
         self.findings = run_attacks(case, self.attacks or [])
-        print_findings(self.findings)
         for logger in trainer.loggers:
             logger.log_metrics(metrics_of(self.findings), step=trainer.global_step)
             logger.save()
+        if self.has_twin:
+            return
+        twins = None if is_protected(module) else by_attack(judged(self.findings))
+        self.findings = judged(self.findings, twins)
+        print_findings(self.findings)
         for path in write_reports(self.findings, self.report, module):
             rank_zero_info(f"wrote {path}")
 

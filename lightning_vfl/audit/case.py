@@ -1,6 +1,7 @@
 """A training that is attacked: its records, and what the attacker has of it."""
 
 from dataclasses import dataclass, field
+from math import exp
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from lightning_vfl.audit.attack import Seen
 from lightning_vfl.audit.attacks.drift.recipe import rule_of
 from lightning_vfl.audit.truth import Truth
+from lightning_vfl.downlinks.random_classes import RandomClasses
 from lightning_vfl.networks.depth import hidden_layer, linear_columns
 from lightning_vfl.privacy.digits import rounded_up
 
@@ -41,6 +43,14 @@ class Case:
         accountant = self.module.privacy.accountant
         return None if accountant is None else rounded_up(accountant.epsilon(delta, "party-record"))
 
+    def allowed_area(self) -> float | None:
+        """The largest AUC with which labels may be told apart by the ε that a downlink claims; None: it claims none."""
+        account = self.module.label_privacy
+        downlink = getattr(self.module, "downlink", None)
+        if account.accountant is not None:
+            return largest_area(account.epsilon(), account.delta)
+        return largest_area(downlink.epsilon, 0.0) if isinstance(downlink, RandomClasses) else None
+
     def seen(self) -> Seen:
         """What the attacker has."""
         module = self.module
@@ -64,3 +74,18 @@ class Case:
             {party: hidden_layer(bottom) for party, bottom in enumerate(module.bottoms.parties)},
             self.inputs,
         )
+
+
+def largest_area(epsilon: float, delta: float) -> float:
+    """The largest area below the ROC curve of a test between two values that are (ε, δ)-private.
+
+    Such a curve lies below e^ε x + δ and 1 - e^-ε (1 - δ - x); what is above both is left out of the unit square.
+
+    Examples:
+        >>> round(largest_area(1.0, 0.0), 4), largest_area(0.0, 0.0)
+        (0.7311, 0.5)
+
+    References:
+        Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy", ICML 2015, section 2 (the region).
+    """
+    return 1 - (1 - delta) ** 2 / (1 + exp(min(epsilon, 700.0)))

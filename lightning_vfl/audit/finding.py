@@ -25,9 +25,13 @@ class Finding:
         chance: the success of guesses that do not depend on the truth.
         without: the success without the protocol, from what the attacker knows anyway; None: there is no such attack.
         claimed: the accountant's ε; None: the attack bounds no ε.
-        verdict: in a few words.
+        verdict: in a few words, see ``judged``; empty: it depends on the other attacks of the report.
         seconds: the time that the attack took.
         plain: the success of the same attack on the uploads as they are; None: it is not known.
+        p: the probability of such a success if the true one were at most 0.02 above the larger of ``chance`` and
+            ``without``; not corrected for the number of attacks. None: it was not tested.
+        unprotected: the success of the same attack on an unprotected twin; None: there is none.
+        allowed: the largest success that the claimed ε of labels allows; None: there is none.
         pictures: guesses and truth of a few records, for the page.
     """
 
@@ -44,6 +48,9 @@ class Finding:
     verdict: str
     seconds: float = 0.0
     plain: float | None = None
+    p: float | None = None
+    unprotected: float | None = None
+    allowed: float | None = None
     pictures: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
 
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan, nan
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,13 +19,14 @@ from lightning_vfl.audit.mechanism import run_trials
 from lightning_vfl.audit.scores import Score, epsilon_of_trials
 from lightning_vfl.audit.side_knowledge import known_records, known_to
 from lightning_vfl.audit.success import RULES, chance_of, measure_of, score_of, success_without
+from lightning_vfl.audit.verdicts import MARGIN
 from lightning_vfl.errors import ConfigurationError
 
-MARGIN = 0.02  # a success is called a leak if its interval is above the reference by more
+LABELS = Target.RANKS, Target.CLASSES
 
 
 def run_attacks(case: Case, attacks: Sequence[Attack]) -> list[Finding]:
-    """The findings, one for each attack."""
+    """The findings, one for each attack; ``judged`` gives them verdicts."""
     return [run_attack(case, attack) for attack in attacks]
 
 
@@ -63,15 +63,14 @@ def _on_mechanism(case: Case, attack: EpsilonLowerBound) -> Finding:
     trials = run_trials(case.module.aggregator, case.module.roster, attack, case.module.seed)
     guesses = attack.run(trials.seen, Known(torch.empty(0, dtype=torch.int64)))
     score = epsilon_of_trials(guesses.values.numpy(), trials.second.numpy(), attack.delta)
-    verdict = _verdict(score, None, trials.claimed)
-    details: dict[str, Any] = {"claimed": trials.claimed, "verdict": verdict, **vars(score)}
-    return Finding(label(attack), "server", guesses.saw, without=None, **details)
+    return _finding(attack, "server", guesses.saw, score, None, trials.claimed)
 
 
 def _on_training(case: Case, attack: Attack) -> Finding:
     known = known_to(case, attack)
     without = success_without(case, attack, known)
     claimed = plain = pictures = None
+    verdict = ""
     try:
         guesses = attack.run(case.seen(), known)
     except NothingSeen as nothing:
@@ -88,30 +87,30 @@ def _on_training(case: Case, attack: Attack) -> Finding:
         score = score_of(case, attack, guesses, known.ids)
         if isinstance(attack, CanariesInTraining):
             claimed = case.claimed_epsilon(attack.delta)
-        verdict = _verdict(score, without, claimed)
         pictures = _pictures(case, attack, guesses, known.ids)
         if guesses.plain is not None:
             uploads = replace(guesses, values=guesses.plain)
             refuse_other_guesses(case, attack, uploads)
             plain = score_of(case, attack, uploads, known.ids).success
-    details: dict[str, Any] = {"claimed": claimed, "verdict": verdict, **vars(score)}
-    who = str(case.transcript.attacker)
-    return Finding(label(attack), who, saw, without=without, plain=plain, pictures=pictures, **details)
+    allowed = case.allowed_area() if score.measure.startswith("AUC") and attack.target in LABELS else None
+    finding = _finding(attack, str(case.transcript.attacker), saw, score, without, claimed)
+    return replace(finding, verdict=verdict or finding.verdict, allowed=allowed, plain=plain, pictures=pictures)
 
 
 def _not_scored(case: Case, attack: Attack, success: float) -> Score:
     return Score(measure_of(case, attack.target), success, success, success, chance_of(case, attack))
 
 
-def _verdict(score: Score, without: float | None, claimed: float | None) -> str:
-    if isnan(score.success):
-        return "not measured"
+def _finding(
+    attack: Attack, attacker: str, saw: str, score: Score, without: float | None, claimed: float | None
+) -> Finding:
+    verdict = ""
     if claimed is not None:
-        return "within the accountant's ε" if score.success <= claimed else "ABOVE the accountant's ε"
+        verdict = "within the accountant's ε" if score.success <= claimed else "ABOVE the accountant's ε"
     known_anyway = score.chance if without is None or isnan(without) else max(score.chance, without)
-    if score.low > known_anyway + MARGIN:
-        return "leaks"
-    return "no more than without the protocol" if score.low > score.chance + MARGIN else "chance"
+    p = None if score.p is None or isnan(score.success) else score.p(known_anyway + MARGIN)
+    numbers = score.measure, score.success, score.low, score.high, score.chance, without, claimed
+    return Finding(label(attack), attacker, saw, *numbers, verdict, p=p)
 
 
 def _pictures(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.audit.finding import Finding
+from lightning_vfl.audit.verdicts import NOT_SHOWN
 from lightning_vfl.checks import one_of
 from lightning_vfl.privacy.digits import shown
 from lightning_vfl.terminal import console
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from lightning_vfl.protocols import VFLModule
 
-COLUMNS = ("attack", "attacker", "saw", "success", "95 %", "chance", "without the protocol", "verdict")
+COLUMNS = ("attack", "attacker", "saw", "success", "95 %", "chance", "without the protocol", "unprotected", "verdict")
 _NUMBERS = [field.name for field in fields(Finding) if field.name != "pictures"]
 _IMAGES = 8
 _POINTS = 400
@@ -34,16 +35,18 @@ def table_of(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
         success = f"{finding.measure} {_text(finding.success)}"
         if finding.claimed is not None:
             success += f" (claimed {shown(finding.claimed)})"
+        if finding.allowed is not None:
+            success += f" (ε allows {_text(finding.allowed)})"
         if finding.plain is not None:
             success += f" (uploads as they are: {_text(finding.plain)})"
         interval = f"{_text(finding.low)} to {_text(finding.high)}"
-        numbers = success, interval, _text(finding.chance), _text(finding.without)
+        numbers = success, interval, *map(_text, (finding.chance, finding.without, finding.unprotected))
         rows.append((finding.attack, finding.attacker, finding.saw, *numbers, finding.verdict))
     return rows
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """Print a table for each attacker; what an attack saw is in the files alone."""
+    """Print a table for each attacker; what an attack saw, and why nothing is shown, are in the files alone."""
     from rich.cells import cell_len
     from rich.table import Table
 
@@ -57,7 +60,8 @@ def print_findings(findings: Sequence[Finding]) -> None:
         for name in COLUMNS[3:]:
             table.add_column(name, overflow="fold")
         for name, row in zip(names, rows, strict=True):
-            table.add_row(name, *row[3:])
+            *numbers, verdict = row[3:]
+            table.add_row(name, *numbers, NOT_SHOWN if verdict.startswith(NOT_SHOWN) else verdict)
         terminal.print(table)
 
 

@@ -1,6 +1,7 @@
 """The success of guesses, with a 95 % interval."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import log, nan, sqrt
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ class Score:
         low: end of the interval.
         high: end of the interval.
         chance: the expected success of guesses that do not depend on the truth.
+        p: of a number, the two-sided p-value of the hypothesis that the true success is at most this number; None:
+            the success is a bound.
     """
 
     measure: str
@@ -34,6 +37,7 @@ class Score:
     low: float
     high: float
     chance: float
+    p: Callable[[float], float] | None = field(default=None, repr=False, compare=False)
 
 
 def auc(values: "Numbers", positive: "NDArray[np.bool_]") -> Score:
@@ -46,21 +50,41 @@ def auc(values: "Numbers", positive: "NDArray[np.bool_]") -> Score:
         Hanley, McNeil, "The Meaning and Use of the Area under a Receiver Operating Characteristic (ROC) Curve",
         Radiology 143, 1982 (the interval).
     """
+    from scipy.special import comb
     from scipy.stats import rankdata
 
     n, m = int(positive.sum()), int((~positive).sum())
     if not n or not m:
         return Score("AUC", nan, 0.0, 1.0, 0.5)
     area = (float(rankdata(values)[positive].sum()) - n * (n + 1) / 2) / (n * m)
-    first, second = area / (2 - area), 2 * area**2 / (1 + area)
-    variance = (area * (1 - area) + (n - 1) * (first - area**2) + (m - 1) * (second - area**2)) / (n * m)
-    half = 1.959964 * sqrt(max(variance, 0.0))
+    half = 1.959964 * _deviation_of_area(area, n, m)
     if area in (0.0, 1.0):  # the formula has no width here: the rule of three for the smaller class
         half = 3 / min(n, m) if min(n, m) > 3 else 1.0
     low, high = max(0.0, area - half), min(1.0, area + half)
+
+    def p(most: float) -> float:
+        """Of at least this distance from one half; never less than that of the two extreme orders of all."""
+        distance = abs(area - 0.5) + 0.5 - most
+        return max(_two_sided(distance / _deviation_of_area(most, n, m)), 2 / float(comb(n + m, n)))
+
     if high < 0.5:  # the order is the other way round: an attacker turns it, and knows as much
-        return Score(REVERSED, 1 - area, 1 - high, 1 - low, 0.5)
-    return Score("AUC", area, low, high, 0.5)
+        return Score(REVERSED, 1 - area, 1 - high, 1 - low, 0.5, p)
+    return Score("AUC", area, low, high, 0.5, p)
+
+
+def _deviation_of_area(area: float, n: int, m: int) -> float:
+    """The standard deviation of an AUC from n positive and m negative records, after Hanley and McNeil."""
+    first = area / (2 - area)
+    second = 2 * area**2 / (1 + area)
+    variance = (area * (1 - area) + (n - 1) * (first - area**2) + (m - 1) * (second - area**2)) / (n * m)
+    return sqrt(max(variance, 0.0))
+
+
+def _two_sided(deviations: float) -> float:
+    """The p-value of a normal variable that lies so many deviations above its mean."""
+    from scipy.stats import norm
+
+    return min(1.0, 2 * float(norm.sf(deviations)))
 
 
 def share(right: int, of: int, chance: float, measure: str = "accuracy") -> Score:
@@ -69,8 +93,11 @@ def share(right: int, of: int, chance: float, measure: str = "accuracy") -> Scor
     References:
         Clopper, Pearson, "The Use of Confidence or Fiducial Limits", Biometrika 26, 1934.
     """
+    from scipy.stats import binom
+
     low, high = clopper_pearson(right, of, 1 - CONFIDENCE)
-    return Score(measure, right / of if of else nan, low, high, chance)
+    success = right / of if of else nan
+    return Score(measure, success, low, high, chance, lambda most: min(1.0, 2 * float(binom.sf(right - 1, of, most))))
 
 
 def clopper_pearson(right: int, of: int, risk: float) -> tuple[float, float]:
@@ -100,7 +127,17 @@ def r_squared(guesses: "Numbers", truth: "Numbers") -> Score:
         times = np.bincount(generator.integers(0, len(truth), len(truth)), minlength=len(truth))
         again[i] = 1 - times @ wrong / max(times @ spread, 1e-300)
     low, high = np.quantile(again, [0.025, 0.975])
-    return Score("R²", float(1 - wrong.sum() / spread.sum()), float(low), float(high), 0.0)
+    success = float(1 - wrong.sum() / spread.sum())
+    deviation = max(float(again.std()), 1e-12)
+    rows = len(truth)
+    return Score("R²", success, float(low), float(high), 0.0, lambda most: _of_rows((success - most) / deviation, rows))
+
+
+def _of_rows(deviations: float, rows: int) -> float:
+    """As ``_two_sided``, where the deviation is estimated from so many rows."""
+    from scipy.stats import t
+
+    return min(1.0, 2 * float(t.sf(deviations, max(rows - 1, 1))))
 
 
 def epsilon_of_trials(values: "Numbers", second: "NDArray[np.bool_]", delta: float) -> Score:
@@ -156,7 +193,11 @@ def epsilon_of_one_run(values: "Numbers", second: "NDArray[np.bool_]", delta: fl
     sizes = {max(1, round(m * tenth / 10)) for tenth in range(1, 11)}
     risk = (1 - CONFIDENCE) / len(sizes)
     bound = max(_one_run_bound(m, size, int(right[:size].sum()), delta, risk) for size in sizes)
-    return Score("ε (lower bound)", bound, bound, float("inf"), 0.0)
+
+    def p(most: float) -> float:
+        return min(1.0, len(sizes) * min(one_run_p_value(m, n, int(right[:n].sum()), most, delta) for n in sizes))
+
+    return Score("ε (lower bound)", bound, bound, float("inf"), 0.0, p)
 
 
 def _one_run_bound(m: int, guesses: int, right: int, delta: float, risk: float) -> float:

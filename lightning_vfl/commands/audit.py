@@ -3,17 +3,20 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import isnan
+from time import monotonic
 
 from jsonargparse import ArgumentParser
 
 from lightning_vfl import audit
 from lightning_vfl.audit import Attack, Finding
 from lightning_vfl.audit.finding import NOT_ATTACKED
-from lightning_vfl.audit.report import refuse_report, write_reports
+from lightning_vfl.audit.report import print_findings, refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES
+from lightning_vfl.audit.verdicts import NOT_SHOWN, judged
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files
+from lightning_vfl.commands.unprotected_twin import SaysTime, attack_twin
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.datamodules.party_number import party_number
@@ -22,7 +25,9 @@ from lightning_vfl.errors import nearest
 _ABOUT = (
     "Train a recipe while an attacker listens to the messages, and run attacks on what it has received. The command "
     "takes the options of fit (--config data/digits --config protocol/vfedsec --trainer.max_epochs 3) and the options "
-    "below. It prints a table with success, 95 % interval, chance, and the success without the protocol."
+    "below. It prints a table with success, 95 % interval, chance, the success without the protocol, and a verdict. "
+    "Attacks that find nothing are tried on an unprotected twin of the recipe too, which is trained after it: if they "
+    "find nothing there either, they show nothing."
 )
 
 
@@ -56,10 +61,14 @@ class AuditCommand(Command):
         _refuse_unknown(limits, attacks)
         audits = [self._audit(who, attacks, cli) for who in cli.given.attacker]
         refuse_report(cli.given.report)
-        cli.trainer.callbacks.extend(audits)
+        cli.trainer.callbacks += [*audits, SaysTime(audits)]
         cli.take_folder()
+        began = monotonic()
         cli.trainer.fit(cli.model, datamodule=cli.datamodule)
         findings = [found for one in audits for found in one.findings]
+        weak = {(f.attacker, f.attack) for f in judged(findings) if f.verdict.startswith(NOT_SHOWN)}
+        findings = judged(findings, attack_twin(cli, audits, weak, monotonic() - began))
+        print_findings(findings)
         print_files(write_reports(findings, cli.given.report, cli.model))
         return 1 if _above(findings, limits) else 0
 
@@ -67,6 +76,7 @@ class AuditCommand(Command):
         """The audit of an attacker, who is called in the table as on the command line."""
         one = Audit(_numbered(who, cli.datamodule), attacks, None, cli.given.limit_bytes)
         one.attacker = replace(one.attacker, name=who)
+        one.has_twin = True
         return one
 
 

@@ -41,7 +41,7 @@ def test_findings_are_printed_and_written(folder, capsys):
     assert table.attack.tolist() == ["LabelsByDirection", "FeatureReconstruction(known=100)"] * 2
     found = table.set_index(["attacker", "attack"])
     assert found.success["party:1", "LabelsByDirection"] > 0.95
-    assert found.verdict["party:1", "LabelsByDirection"] == "leaks"
+    assert found.verdict["party:1", "LabelsByDirection"] == "leak"
     assert "nothing to attack" in found.verdict["server", "LabelsByDirection"]
     page = (folder / "pages" / "audit.html").read_text()
     assert page.count("<svg") == 1
@@ -99,3 +99,28 @@ def test_errors_are_one_line(options, error, text):
     with pytest.raises(error, match=text) as raised:
         run([*RECIPE, *options])
     assert "\n" not in str(raised.value)
+
+
+PROTECTED = "--model.aggregator=MaskedSum"
+HIDDEN_LABELS = "--model.downlink={class_path: GaussianGradients, init_args: {clip: 0.1, sigma: 100, draws: seeded}}"
+
+
+def verdicts(path):
+    table = pd.read_parquet(path)
+    return {name.partition("(")[0]: row for name, row in table.set_index("attack").iterrows()}
+
+
+def test_safety_is_said_where_the_same_attack_succeeds_on_an_unprotected_twin(folder, capsys):
+    upload = '{"class_path": "SingleUpload", "init_args": {"known": 150}}'
+    others = '{"class_path": "LabelsByDirection"}, {"class_path": "MembershipByLoss"}'
+    attacks = ["--attacks", f"[{others}, {upload}]", "--report", "audit.parquet"]
+    done = run([*RECIPE, PROTECTED, HIDDEN_LABELS, "--attacker", "server+party:1", *attacks])
+    assert "training an unprotected twin, for" in capsys.readouterr().out
+    found = verdicts("audit.parquet")
+    assert found["LabelsByDirection"].verdict == "no more than without the protocol"
+    assert found["LabelsByDirection"].unprotected > 0.95
+    assert found["SingleUpload"].verdict == "no more than without the protocol"
+    assert found["MembershipByLoss"].verdict.startswith("NOT SHOWN: the attack reaches only 0.")
+    assert found["LabelsByDirection"].success < found["LabelsByDirection"].allowed < 0.6
+    assert type(done.model.aggregator).__name__ == "MaskedSum"
+    assert done.model.downlink is not None

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from lightning_vfl.aggregators.messages import GRADIENTS
-from lightning_vfl.audit.attack import NothingSeen, Seen
+from lightning_vfl.audit.attack import NotAttacked, NothingSeen, Seen
 from lightning_vfl.audit.transcript import by_record, side_by_side
 
 
@@ -20,7 +20,8 @@ def sent_gradients(seen: Seen, epoch: int) -> tuple[Tensor, Tensor]:
     gradients: it computes them from labels that it has.
 
     Raises:
-        NothingSeen: saying whether the attacker is no party, the training has no such epoch, or nothing is sent.
+        NothingSeen: saying whether the attacker is no party, or nothing is sent.
+        NotAttacked: if the training has no such epoch.
     """
     parties = seen.attacker.parties
     if not parties:
@@ -32,5 +33,5 @@ def sent_gradients(seen: Seen, epoch: int) -> tuple[Tensor, Tensor]:
         return side_by_side(tables, seen.records)
     epochs = {entry.epoch for received in entries.values() for entry in received}
     if epochs:
-        raise NothingSeen(f"the attack takes epoch {epoch}, the training has {min(epochs)} to {max(epochs)}")
+        raise NotAttacked(f"the attack takes epoch {epoch}, the training has {min(epochs)} to {max(epochs)}")
     raise NothingSeen("no gradient is sent")

@@ -87,7 +87,7 @@ def test_labels_leak_through_masks(tmp_path):
     )
     assert direction.success > 0.99
     assert direction.low > direction.without + 0.02
-    assert direction.verdict == "leaks"
+    assert direction.verdict == "leak"
     assert norm.without == 0.5
     assert completion.success > 0.5
 
@@ -225,8 +225,10 @@ def test_decoupled_training_sends_no_gradient(tmp_path):
 def test_an_attack_says_why_it_has_no_gradients(tmp_path):
     attacks = [LabelsByNorm(), LabelsByDirection()]
     norm, direction = audited(split(Concat()), Many(batch_size=32), "party:1", attacks, tmp_path / "a", epochs=2)
-    assert norm.verdict == "nothing to attack: the attack takes epoch 3, the training has 1 to 2"
-    assert direction.verdict == "leaks"
+    assert norm.verdict == (
+        "not attacked: the attack takes epoch 3, the training has 1 to 2; this is not a safety result"
+    )
+    assert direction.verdict == "leak"
     (norm,) = audited(split(Concat()), Many(batch_size=32), "server", attacks[:1], tmp_path / "b", epochs=1)
     assert norm.verdict == "nothing to attack: gradients are sent to parties, and the attacker is none"
 

@@ -7,7 +7,7 @@ from lightning_vfl.audit.report import print_findings
 
 
 def found(attack):
-    return Finding(attack, "server", "aggregates", "R²", 0.999, 0.998, 0.999, 0.0, -0.007, None, "leaks", 0.1)
+    return Finding(attack, "server", "aggregates", "R²", 0.999, 0.998, 0.999, 0.0, -0.007, None, "leak", 0.1)
 
 
 @pytest.mark.parametrize(("width", "whole"), [(80, True), (60, False)])

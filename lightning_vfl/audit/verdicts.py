@@ -1,0 +1,78 @@
+"""Verdicts on the findings of one report: a leak, no more than without the protocol, or nothing shown.
+
+An attack that finds nothing shows safety only if it finds something where nothing is protected.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isnan
+
+import numpy as np
+
+from lightning_vfl.audit.finding import Finding
+
+LEAK = "leak"
+NO_MORE = "no more than without the protocol"
+NOT_SHOWN = "NOT SHOWN"
+MARGIN = 0.02  # a success is a leak if it is above the reference by more
+RISK = 0.05  # of a leak in a report of attacks that tell nothing
+
+Twins = Mapping[tuple[str, str], Finding]
+
+
+def judged(findings: Sequence[Finding], twins: Twins | None = None) -> list[Finding]:
+    """The findings with verdicts; those that have a verdict already keep it.
+
+    A finding is a leak if its p-value is at most 0.05 after the correction for all attacks of the report. Otherwise
+    its success is no more than without the protocol, if the same attack on an unprotected twin is a leak and the two
+    intervals are apart.
+
+    Args:
+        findings: of one report.
+        twins: judged findings of the same attacks on an unprotected twin, by attacker and attack.
+    """
+    p_values = {i: finding.p for i, finding in enumerate(findings) if not finding.verdict and finding.p is not None}
+    risks = dict(zip(p_values, adjusted([*p_values.values()]), strict=True))
+    with_verdicts = []
+    for i, finding in enumerate(findings):
+        twin = (twins or {}).get((finding.attacker, finding.attack))
+        verdict = finding.verdict or _verdict(finding, risks.get(i), twin)
+        unprotected = None if twin is None else twin.success
+        with_verdicts.append(replace(finding, verdict=verdict, unprotected=unprotected))
+    return with_verdicts
+
+
+def by_attack(findings: Sequence[Finding]) -> Twins:
+    """The findings by attacker and attack."""
+    return {(finding.attacker, finding.attack): finding for finding in findings}
+
+
+def _verdict(finding: Finding, risk: float | None, twin: Finding | None) -> str:
+    if risk is None:
+        return "not measured"
+    if risk <= RISK:
+        return LEAK
+    if twin is None or isnan(twin.success):
+        return f"{NOT_SHOWN}: no such attack on an unprotected twin; use lightning-vfl audit"
+    if twin.verdict != LEAK:
+        return f"{NOT_SHOWN}: the attack reaches only {twin.success:.3f} without protection"
+    if finding.high >= twin.low:
+        return f"{NOT_SHOWN}: the interval reaches {twin.low:.3f}, as without protection"
+    return NO_MORE
+
+
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """The p-values, corrected for their number: at most α for the hypotheses that are rejected at α.
+
+    References:
+        Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6, 1979.
+
+    Examples:
+        >>> adjusted([0.04, 0.01, 0.03])
+        [0.06, 0.03, 0.06]
+    """
+    order = np.argsort(p_values)
+    remaining = len(p_values) - np.arange(len(p_values))
+    corrected = np.empty(len(p_values))
+    corrected[order] = np.maximum.accumulate(np.asarray(p_values)[order] * remaining).clip(max=1.0)
+    return [float(p) for p in corrected]
