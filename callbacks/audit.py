@@ -43,7 +43,8 @@ class Audit(Callback):
 
     Args:
         attacker: ``party:NUMBER``, ``server``, or several joined by ``+``.
-        attacks: the attacks; None: all that suit the attacker and the data, with their defaults.
+        attacks: the attacks; None: all that suit the attacker and the data, with their defaults. What none of them
+            reads is not kept; all is kept if there are none.
         report: a file ``*.parquet``, ``*.md`` or ``*.html``, or several of them joined by commas; None: no file.
         limit_bytes: the most memory for what the attacker receives.
 
@@ -105,6 +106,9 @@ class Audit(Callback):
         if self.attacks is None:
             self.attacks = usual_attacks(self._case)
         refuse_unsuitable(self._case, self.attacks)
+        attacks = self.attacks
+        if attacks:
+            self.transcript.wanted = lambda *entry: any(attack.reads(*entry) for attack in attacks)
         module.tap = self.transcript if module.tap is None else Several(module.tap, self.transcript)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

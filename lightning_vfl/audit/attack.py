@@ -166,6 +166,13 @@ class Attack(ABC):
             NothingSeen: if the attacker receives nothing that could be used.
         """
 
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        """Whether ``run`` may use an entry of the transcript with these properties; default: any.
+
+        What none of the chosen attacks reads is counted and not kept.
+        """
+        return True
+
     def check(self, seen: Seen) -> None:
         """Refuse a training that the attack cannot be tried on; default: none is refused.
 

@@ -1,7 +1,7 @@
 """Who received which tensor, for which records and in which round."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +56,9 @@ class Transcript(Tap):
         attacker: whose view it is.
         limit_bytes: the most that the kept tensors may take.
 
+    Attributes:
+        wanted: of kind, way, sender and epoch, whether such an entry is kept; of all others the bytes are counted.
+
     Raises:
         ConfigurationError: in the round in which the limit is passed.
     """
@@ -65,6 +68,7 @@ class Transcript(Tap):
         self.limit_bytes = limit_bytes
         self.epoch = 0
         self.entries: list[Entry] = []
+        self.wanted: Callable[[str, str, int | None, int], bool] = lambda kind, way, sender, epoch: True
         self.kept_bytes = 0
         # by kind, direction, party, epoch and round, because the meter pads a leg of one round to whole bytes
         self._numbers: Counter[tuple[str, str, int, int, int]] = Counter()
@@ -80,7 +84,7 @@ class Transcript(Tap):
     def joined(
         self, value: Tensor, names: RoundNames, ids: Tensor, at: int | None = None, kind: str = AGGREGATES
     ) -> None:
-        if names.stage == Stage.FIT and self.attacker.reads(at):
+        if names.stage == Stage.FIT and self.attacker.reads(at) and self.wanted(kind, "own", None, self.epoch):
             value = self._copy(value, names.round)
             self.entries.append(Entry(kind, "own", None, at, self.epoch, names.round, ids.cpu(), value))
 
@@ -98,7 +102,8 @@ class Transcript(Tap):
             if sender == receiver:
                 continue
             self._numbers[kind, way, party, self.epoch, number] += piece.numel()
-            if fit and (self.attacker.reads(sender) or self.attacker.reads(receiver)):
+            heard = fit and (self.attacker.reads(sender) or self.attacker.reads(receiver))
+            if heard and self.wanted(kind, way, sender, self.epoch):
                 if id(piece) not in copies:
                     copies[id(piece)] = self._copy(piece, number, lasting)
                 entry = Entry(kind, way, sender, receiver, self.epoch, number, ids, copies[id(piece)])

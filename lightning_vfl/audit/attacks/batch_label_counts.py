@@ -4,6 +4,8 @@ import torch
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for
 
+TOP_GRADIENTS = "top gradients"
+
 
 class BatchLabelCounts(Attack):
     """The gradient of the last bias is the mean of (p - y) over the batch, so it tells the counts of y.
@@ -22,10 +24,13 @@ class BatchLabelCounts(Attack):
     def needs(self) -> Needs:
         return Needs(prior=True)
 
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return kind == TOP_GRADIENTS
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         prior = asked_for(known.prior)
         rounds, counts = [], []
-        for entry in seen.transcript.find("top gradients", "up"):
+        for entry in seen.transcript.find(TOP_GRADIENTS, "up"):
             batch = len(entry.ids)
             if seen.classes == 2:  # one output, for class 1
                 positive = batch * (prior[1] - entry.value[-1].double())

@@ -9,6 +9,7 @@ from torch import Tensor
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target, asked_for
 from lightning_vfl.audit.attacks.feature_reconstruction import aggregates_by_record
 from lightning_vfl.audit.attacks.regression import guesses_from_known
+from lightning_vfl.audit.transcript import AGGREGATES
 from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import stream
@@ -78,6 +79,9 @@ class CanariesInTraining(Attack):
         features = batch.features[self.party]
         values = signs[rows].to(features).view(-1, *(1,) * (features.dim() - 1))
         features[rows.to(features.device)] = values.expand(-1, *features.shape[1:])
+
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return kind == AGGREGATES
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         ids, inputs, epochs = aggregates_by_record(seen)

@@ -30,6 +30,9 @@ class Collusion(Attack):
     target = Target.SHARES
     party: int = 0
 
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return kind == DATA and sender == self.party
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         aggregator = seen.aggregator
         if not isinstance(aggregator, LagrangeCoded):

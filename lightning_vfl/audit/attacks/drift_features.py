@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lightning_vfl.audit.attack import FromKnownRecords, Guesses, Known, NothingSeen, Seen, Target, asked_for
-from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
+from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, reads_drift, shown
 from lightning_vfl.audit.attacks.drift.measure import affine_guesses
 from lightning_vfl.audit.transcript import places
 from lightning_vfl.checks import positive
@@ -28,6 +28,9 @@ class DriftFeatures(FromKnownRecords):
     def __post_init__(self) -> None:
         positive("known", self.known, whole=True, advice="DriftNeighbours needs no known record")
         checked_seconds(self.seconds)
+
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return reads_drift(kind, way)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         ids, columns, saw = drifted(seen, self.seconds)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
-from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, shown
+from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, reads_drift, shown
 
 
 @dataclass
@@ -28,6 +28,9 @@ class DriftNeighbours(Attack):
 
     def __post_init__(self) -> None:
         checked_seconds(self.seconds)
+
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return reads_drift(kind, way)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         ids, columns, saw = drifted(seen, self.seconds)

@@ -49,6 +49,9 @@ class EpsilonLowerBound(Attack):
                 f"{type(seen.aggregator).__name__} does not; use PoissonBinomial or LocalGaussian"
             )
 
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return False
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         if "second" not in seen.inputs:
             raise NothingSeen("aggregates are the server's")

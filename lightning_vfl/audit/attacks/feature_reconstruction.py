@@ -25,6 +25,9 @@ class FeatureReconstruction(FromKnownRecords):
     target = Target.FEATURES
     epochs: int | str = "all"
 
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return kind == AGGREGATES
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         most = None if self.epochs == "all" else int(self.epochs)
         ids, inputs, epochs = aggregates_by_record(seen, most)

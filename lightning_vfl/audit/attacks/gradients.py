@@ -7,6 +7,11 @@ from lightning_vfl.audit.attack import NotAttacked, NothingSeen, Seen
 from lightning_vfl.audit.transcript import by_record, side_by_side
 
 
+def reads_gradients(kind: str, way: str) -> bool:
+    """Whether these are gradients that the server has sent."""
+    return kind == GRADIENTS and way == "down"
+
+
 def epochs_of(seen: Seen) -> list[int]:
     """The epochs in which the attacker is sent gradients of records."""
     sent = seen.transcript.find(GRADIENTS, "down")

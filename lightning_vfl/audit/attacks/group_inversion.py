@@ -27,6 +27,13 @@ class GroupInversion(Attack):
     target = Target.RECORDS
     party: int = 1
 
+    @property
+    def _sums(self) -> str:
+        return f"{SUMS} of party {self.party}"
+
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return kind == self._sums or (kind == GRADIENTS and way == "down")
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         group = next(group for group in seen.roster.groups if self.party in group)
         sent: dict[int, list[torch.Tensor]] = {}
@@ -34,7 +41,7 @@ class GroupInversion(Attack):
             if answer.receiver in group:
                 sent.setdefault(answer.round, []).append(answer.value.double())
         records: dict[int, torch.Tensor] = {}
-        for entry in seen.transcript.find(f"{SUMS} of party {self.party}"):
+        for entry in seen.transcript.find(self._sums):
             if entry.round not in sent or not len(entry.ids):
                 continue
             several = torch.stack(sent[entry.round])  # zeros in the rows that a member does not hold

@@ -22,6 +22,9 @@ class KnownPlaintext(FromKnownRecords):
 
     target = Target.EMBEDDINGS
 
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return kind == AGGREGATES
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         last = max(seen.transcript.epochs(), default=0)
         ids, rows = by_record(seen.transcript.find(AGGREGATES, epoch=last))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, Seen, Target, asked_for, cosines
-from lightning_vfl.audit.attacks.gradients import sent_gradients
+from lightning_vfl.audit.attacks.gradients import reads_gradients, sent_gradients
 from lightning_vfl.audit.transcript import places
 
 
@@ -32,6 +32,9 @@ class LabelsByDirection(Attack):
     @property
     def needs(self) -> Needs:
         return Needs(labels_per_class=self.known, positives=self.known)
+
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return reads_gradients(kind, way)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         ids, rows = sent_gradients(seen, self.epoch)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
-from lightning_vfl.audit.attacks.gradients import sent_gradients
+from lightning_vfl.audit.attacks.gradients import reads_gradients, sent_gradients
 from lightning_vfl.errors import ConfigurationError
 
 
@@ -32,6 +32,9 @@ class LabelsByNorm(Attack):
             raise ConfigurationError(
                 f"LabelsByNorm tells two classes apart, and the data have {seen.classes}; use LabelsByDirection"
             )
+
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return reads_gradients(kind, way)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         ids, rows = sent_gradients(seen, self.epoch)

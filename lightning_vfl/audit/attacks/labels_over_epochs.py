@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for, cosines
-from lightning_vfl.audit.attacks.gradients import epochs_of, sent_gradients
+from lightning_vfl.audit.attacks.gradients import epochs_of, reads_gradients, sent_gradients
 from lightning_vfl.audit.transcript import places
 
 TINY = torch.finfo(torch.float64).tiny
@@ -51,6 +51,9 @@ class LabelsOverEpochs(Attack):
     @property
     def needs(self) -> Needs:
         return Needs(labels_per_class=self.known, positives=self.known, prior=not self.known)
+
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return reads_gradients(kind, way)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         epochs = epochs_of(seen)

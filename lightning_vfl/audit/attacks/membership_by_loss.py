@@ -25,6 +25,9 @@ class MembershipByLoss(Attack):
         if seen.classes < 1:
             raise ConfigurationError("MembershipByLoss needs predictions of classes or of numbers")
 
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return False
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         if "predictions" not in seen.inputs:
             raise NothingSeen("no prediction is published")

@@ -55,6 +55,9 @@ class ModelCompletion(Attack):
     def needs(self) -> Needs:
         return Needs(labels_per_class=self.known)
 
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return False
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         from sklearn.base import clone
 

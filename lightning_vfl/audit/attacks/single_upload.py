@@ -23,6 +23,9 @@ class SingleUpload(FromKnownRecords):
     target = Target.FEATURES
     epoch: int = 1
 
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return (way, sender, epoch) == ("up", self.party, self.epoch)
+
     def run(self, seen: Seen, known: Known) -> Guesses:
         uploads = []
         for entry in seen.transcript.find(way="up", sender=self.party, epoch=self.epoch):

@@ -32,7 +32,18 @@ from lightning_vfl.aggregators import (
     PoissonBinomial,
     Sum,
 )
-from lightning_vfl.audit import Transcript
+from lightning_vfl.audit import (
+    Attack,
+    CanariesInTraining,
+    Guesses,
+    Known,
+    LabelsByNorm,
+    ModelCompletion,
+    NothingSeen,
+    Seen,
+    Target,
+    Transcript,
+)
 from lightning_vfl.audit.count import both_counts, differences
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import ContiguousColumns, Groups
@@ -131,6 +142,56 @@ def test_an_audit_that_names_no_attack_runs_the_usual_ones_for_every_protocol(na
     audit = Audit(attacker)
     fitted(name, PROTOCOLS[name], tmp_path, audit)
     assert audit.findings
+
+
+class Everything(Attack):
+    """Reads all that its attacker receives, and guesses nothing."""
+
+    target = Target.RANKS
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        raise NothingSeen("this attack guesses nothing")
+
+
+READ: dict[str, Callable[[], VFLModule]] = {
+    "Concat": PROTOCOLS["Concat"],
+    "MaskedSum": lambda: SPLIT(MaskedSum(), Linear),
+    "groups": lambda: SHARED_BOTTOMS(Sum(), Linear, active=0),
+    "LagrangeCoded": SLOW["LagrangeCoded, T = 1"],
+    "CascadeVFL": PROTOCOLS["CascadeVFL, amplified"],
+}
+
+
+@pytest.mark.parametrize("attacker", ["server", further("party:1+party:2"), further("server+party:1")])
+@pytest.mark.parametrize("name", [name if name == "MaskedSum" else further(name) for name in READ])
+def test_an_attack_loses_nothing_by_what_it_says_that_it_does_not_read(name, attacker, tmp_path):
+    usual = Audit(attacker)
+    fitted(name, READ[name], tmp_path / "usual", usual)
+    attacks = [*(usual.attacks or ()), *([] if "Coded" in name else [CanariesInTraining(1, canaries=20)])]
+    alone = [Audit(attacker, [attack]) for attack in attacks]
+    beside = [Audit(attacker, [attack, Everything()]) for attack in attacks]
+    fitted(name, READ[name], tmp_path / "again", *alone, *beside)
+    for one, other in zip(alone, beside, strict=True):
+        assert one.transcript.kept_bytes <= other.transcript.kept_bytes
+        kept, everything = one.findings[0], other.findings[0]
+        assert kept.saw == everything.saw
+        numbers = [(found.success, found.low, found.high) for found in (kept, everything)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+def test_nothing_is_kept_that_no_chosen_attack_reads(tmp_path):
+    kinds = {}
+    attacks = {
+        "labels": [LabelsByNorm(1)],
+        "bottom": [ModelCompletion(2)],
+        "both": [ModelCompletion(2), LabelsByNorm(1)],
+    }
+    for name, chosen in attacks.items():
+        audit = Audit("server+party:1", chosen)
+        fitted("MaskedSum", SLOW["MaskedSum"], tmp_path / name, audit)
+        kinds[name] = {(entry.kind, entry.way) for entry in audit.transcript.entries}
+        assert (audit.transcript.kept_bytes > 0) == bool(kinds[name])
+    assert kinds == {"labels": {("gradients", "down")}, "bottom": set(), "both": {("gradients", "down")}}
 
 
 def test_a_protocol_whose_messages_are_not_passed_on_is_refused(tmp_path):

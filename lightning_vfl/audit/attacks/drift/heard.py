@@ -39,6 +39,11 @@ def checked_seconds(seconds: float) -> float:
     return seconds
 
 
+def reads_drift(kind: str, way: str) -> bool:
+    """Whether the attacks by drift read it: gradients, uploads in the clear, and aggregates."""
+    return (kind, way) in ((GRADIENTS, "down"), (EMBEDDINGS, "up"), (AGGREGATES, "own"))
+
+
 class _Solved(NamedTuple):
     entries: int
     seconds: float
