@@ -33,6 +33,7 @@ from lightning_vfl.serving.server_half import ServedServer
 PARTIES = ("bank", "shop", "telco")
 WIDTH = 4
 COLUMNS = 3
+NETWORK = "a1"  # the name of the bottoms in ledgers
 CLEAR = Protection(Kind.CLEAR, "Sum")
 MASKED = Protection(Kind.MASKED, "MaskedSum", False, PARTIES, 8.0, 2**26)
 
@@ -50,6 +51,7 @@ class Subject:
 
     def __init__(self, folder, protection=CLEAR, missing=Missing.EXCLUDE, overlap="inner", ids=None):
         self.folder = Path(folder)
+        self.seat_settings = {}  # by party
         random = np.random.default_rng(0)
         self.weights = {name: random.normal(size=(COLUMNS, WIDTH)).astype(np.float32) for name in PARTIES}
         self.top = random.normal(size=(WIDTH,)).astype(np.float32)
@@ -75,6 +77,7 @@ class Subject:
         return self.folder / "halves" / name
 
     def endpoint(self, name, **settings):
+        settings = self.seat_settings.get(name, {}) | settings
         return Endpoint(ServedParty(self.half(name), self.records(name)), self.charter, self.seat(name, **settings))
 
     def gateway(self, deadline=5.0):
@@ -97,7 +100,7 @@ class Subject:
         inputs = [helper.make_tensor_value_info("features", TensorProto.DOUBLE, [RECORDS, COLUMNS])]
         outputs = [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, [RECORDS, WIDTH])]
         encoders = tuple({"kind": "numbers", "column": f"{name}{i}"} for i in range(COLUMNS))
-        half = PartyHalf(encoders, tuple(f"{name}{i}" for i in range(COLUMNS)), protection)
+        half = PartyHalf(encoders, tuple(f"{name}{i}" for i in range(COLUMNS)), protection, NETWORK)
         ports = (Port("features", (RECORDS, COLUMNS), "float64"),), (Port("embedding", (RECORDS, WIDTH), "float32"),)
         self._write(name, half, ports, helper.make_graph(nodes, name, inputs, outputs, [weight]))
 

@@ -96,11 +96,13 @@ class PartyHalf:
         encoders: the plain states of the encoders of its table's columns, in order; None: its features are an array.
         names: the names of the numbers that the encoders make, in the order of the input.
         protection: how its embeddings are protected in production; None: the file is older than this entry.
+        network: the name that ledgers have for its bottom; empty: the file is older than this entry.
     """
 
     encoders: tuple[Mapping[str, Any], ...] | None
     names: tuple[str, ...] = ()
     protection: Protection | None = None
+    network: str = ""
 
 
 @dataclass(frozen=True)

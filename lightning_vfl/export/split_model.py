@@ -25,6 +25,7 @@ from lightning_vfl.export.manifest import (
     ServerHalf,
 )
 from lightning_vfl.export.trained import Trained
+from lightning_vfl.federation.seat_sums import network_of
 from lightning_vfl.missing import Exclude, PadAfterNorm, Stale, Zeros
 from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
@@ -77,10 +78,11 @@ def party_part(module: VFLModule, party: int) -> Part:
     dtype = str(example.dtype).removeprefix("torch.")
     inputs = (Port("features", (RECORDS, *shape), dtype),)
     outputs = (Port("embedding", (RECORDS, module.embedding_widths[party]), "float32"),)
+    in_ledgers = module.summed.network or network_of(module.bottoms.parties[party])  # as an evaluation names it
     return Part(
         party_names(module)[party],
         network,
-        PartyHalf(encoders, names, protection_of(module)),
+        PartyHalf(encoders, names, protection_of(module), in_ledgers),
         inputs,
         outputs,
         (example,),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_vfl.trained.fitted import hashed_ids
+from lightning_vfl.trained.id_hashes import hashed_ids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,8 +41,7 @@ class KnownRecords:
 
     def hashed(self, ids: "Sequence[object] | NDArray[np.generic]") -> "Hashes":
         """(n,) the hashes of these ids; a million take a second."""
-        hashes: Hashes = hashed_ids(self.key, ids).numpy()
-        return hashes
+        return hashed_ids(self.key, ids)
 
     def positions(self, hashes: "Hashes") -> "Hashes":
         """(n,) the positions of these records in the account; -1: the record is not known."""

@@ -24,6 +24,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import PrivacyAccountant
 from lightning_vfl.privacy.events import PrivacyEvent, restored
 from lightning_vfl.privacy.known_records import KnownRecords
+from lightning_vfl.trained.id_hashes import of_text, text_of
 from lightning_vfl.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class PrivacyLedger:
         head = {"privacy_ledger": VERSION, "run": run, "records": accountant.records, "whole": whole, "key": known.key}
         if after:
             head["after"] = after
-        names: list[dict[str, Any]] = [{"named": _raw(known.hashes)}] if len(known) else []
+        names: list[dict[str, Any]] = [{"named": text_of(known.hashes)}] if len(known) else []
         text = b"".join(map(_line, (head, *names, *_carried(accountant))))
         try:
             with whole_file(path, 0o600) as file:  # a kill must not leave a first line that cannot be read
@@ -166,12 +167,12 @@ class PrivacyLedger:
                 entry: dict[str, Any] = json.loads(line)
                 match entry:
                     case {"named": hashes}:
-                        known.add(_from_raw(hashes))
+                        known.add(of_text(hashes))
                         records = max(records, len(known))
                     case {"clear": hashes}:
-                        clear.append(_from_raw(hashes))
+                        clear.append(of_text(hashes))
                     case {"summed": parties, "network": str(network), "records": hashes}:
-                        sums.setdefault(network, []).append((tuple(map(int, parties)), _from_raw(hashes)))
+                        sums.setdefault(network, []).append((tuple(map(int, parties)), of_text(hashes)))
                     case {"left_out": str(network)}:
                         left_out[network] += 1
                     case {"event": plain, "ids": ids}:
@@ -232,16 +233,16 @@ class PrivacyLedger:
 
     def name(self, hashes: "NDArray[np.int64]") -> None:
         """Append the hashes of further records, and wait until they are on the disk."""
-        self._write({"named": _raw(hashes)})
+        self._write({"named": text_of(hashes)})
         self.records = max(self.records, len(self.known) + len(hashes))
 
     def note_clear(self, hashes: "NDArray[np.int64]") -> None:
         """Append the hashes of records that are sent in the clear, and wait until they are on the disk."""
-        self._write({"clear": _raw(hashes)})
+        self._write({"clear": text_of(hashes)})
 
     def note_sum(self, network: str, parties: "tuple[int, ...]", hashes: "NDArray[np.int64]") -> None:
         """Append that these records of a network are summed over these parties, and wait until it is on the disk."""
-        self._write({"summed": list(parties), "network": network, "records": _raw(hashes)})
+        self._write({"summed": list(parties), "network": network, "records": text_of(hashes)})
 
     def note_left_out(self, network: str, number: int, stage: str) -> None:
         """Append that the party is left out of a round, and wait until it is on the disk."""
@@ -284,14 +285,6 @@ def _packed(ids: "NDArray[Any]") -> str:
 def _unpacked(text: str) -> "NDArray[np.int64]":
     steps = np.frombuffer(zlib.decompress(b64decode(text, validate=True)), "<u8")
     return np.cumsum(steps.astype(np.int64))
-
-
-def _raw(hashes: "NDArray[np.int64]") -> str:
-    return b64encode(hashes.astype("<i8").tobytes()).decode("ascii")
-
-
-def _from_raw(text: str) -> "NDArray[np.int64]":
-    return np.frombuffer(b64decode(text, validate=True), "<i8").astype(np.int64)
 
 
 def _longer(values: "NDArray[Any]", size: int) -> "NDArray[Any]":

@@ -26,6 +26,7 @@ from lightning_vfl.serving.messages import (
     written,
 )
 from lightning_vfl.serving.party_half import ServedParty
+from lightning_vfl.serving.sums_before import SumsBefore
 
 _AGAIN = 0.5  # seconds before a broken connection is tried again
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
@@ -40,8 +41,8 @@ class Endpoint:
         seat: the settings of this host.
 
     Raises:
-        ConfigurationError: for a party that the charter does not name, another party's key, and a protection to which
-            the seat does not agree.
+        ConfigurationError: for a party that the charter does not name, another party's key, a protection to which the
+            seat does not agree, and a ledger of the seat that cannot be read.
     """
 
     def __init__(self, half: ServedParty, charter: Charter, seat: SeatFile) -> None:
@@ -51,6 +52,7 @@ class Endpoint:
             raise ConfigurationError(
                 f"the half is of party '{name}', which {charter.federation} does not have; {nearest(name, names)}"
             )
+        self._sums: SumsBefore | None = None
         protection = half.protection
         if protection.consent and seat.evaluate is not Consent.PLAIN:
             raise ConfigurationError(
@@ -72,6 +74,10 @@ class Endpoint:
                     f"the sum is over {len(protection.parties)} parties, fewer than least_members of seat.yaml or 2; "
                     "lower least_members"
                 )
+            if not half.network:
+                raise ConfigurationError("the half does not name its network; export the model again")
+            if seat.ledger is not None:
+                self._sums = SumsBefore(seat.ledger, half.network, len(protection.parties))
         self.name = name
         self._half = half
         self._charter = charter
@@ -165,6 +171,8 @@ class Endpoint:
         try:
             values, known = self._half.embed(message.ids)
             if keys is not None:
+                if self._sums is not None:
+                    known &= ~self._sums.apart(message.ids)
                 return Embeddings(message.number, keys.mask(message.number, message.content, values, known), known)
             return Embeddings(message.number, values, known)
         except ConfigurationError as error:

@@ -71,6 +71,7 @@ class ServedParty:
         if not isinstance(self.manifest.half, PartyHalf):
             raise ConfigurationError(f"{folder} is the server's half; give it to lightning-vfl gateway")
         self.protection = served(folder, self.manifest.half.protection)
+        self.network = self.manifest.half.network
         self._program: Runner = open_program(folder, self.manifest, engine)
         self._data = records.read(self.manifest)
         self.ids = kind_of(self._data.index)

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.trained.id_hashes import hashed_ids
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -48,23 +50,16 @@ class TrainedIds:
     @cached_property
     def hashes(self) -> Tensor:
         """(n,) int64, sorted, each once."""
-        both = torch.cat([self._hashed, hashed_ids(self.key, self._ids)])
-        return torch.from_numpy(np.unique(both.numpy()))
+        both = np.concatenate([self._hashed.numpy(), hashed_ids(self.key, self._ids)])
+        return torch.from_numpy(np.unique(both))
 
     def among(self, ids: "Sequence[object] | NDArray[np.generic]") -> Tensor:
         """(N,) bool, whether each of these ids is the id of a training record."""
-        return torch.isin(hashed_ids(self.key, ids), self.hashes)
+        return torch.isin(torch.from_numpy(hashed_ids(self.key, ids)), self.hashes)
 
     def including(self, ids: "Sequence[object] | NDArray[np.generic]") -> "TrainedIds":
         """These hashes and those of further training records, under the same key."""
         return TrainedIds(self.key, self.hashes, ids)
-
-
-def hashed_ids(key: str, ids: "Sequence[object] | NDArray[np.generic]") -> Tensor:
-    """(N,) int64, the first 8 bytes of keyed BLAKE2b of each id's text."""
-    secret = bytes.fromhex(key)
-    digests = b"".join(blake2b(str(i).encode(), digest_size=8, key=secret).digest() for i in ids)
-    return torch.frombuffer(bytearray(digests), dtype=torch.int64) if digests else torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)

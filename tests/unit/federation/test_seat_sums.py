@@ -10,6 +10,7 @@ import torch
 from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.split_model import party_part
 from lightning_vfl.federation.sum_guard import SumGuard
 from lightning_vfl.privacy import PrivacyLedger
 from lightning_vfl.protocols.accounts.books import SeatLedger
@@ -163,3 +164,18 @@ def test_a_training_with_everybody_there_writes_each_record_once(tmp_path):
             party.note(Stage.FIT, number, SETS[0])
     lines = (tmp_path / "seat.privacy.jsonl").read_bytes().count(b'"summed"')
     assert lines == len(party.batches[Stage.FIT])
+
+
+def test_an_exported_half_names_the_network_of_the_ledger(tmp_path):
+    """Production finds the sums of training and evaluation by this name: before the first sum, and after training."""
+    party = Party(tmp_path)
+    module = party.module
+    module.fitted = party.data.fitted
+    names = {party_part(module, 0).half.network}
+    party.note(Stage.PREDICT, 0, (0, 1))
+    with torch.no_grad():
+        for weight in module.bottoms.parties[0].parameters():
+            weight += 1
+    names.add(party_part(module, 0).half.network)
+    ledger, _ = PrivacyLedger.read(tmp_path / "seat.privacy.jsonl")
+    assert names == {*ledger.sums}
