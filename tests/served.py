@@ -100,7 +100,7 @@ class Subject:
         inputs = [helper.make_tensor_value_info("features", TensorProto.DOUBLE, [RECORDS, COLUMNS])]
         outputs = [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, [RECORDS, WIDTH])]
         encoders = tuple({"kind": "numbers", "column": f"{name}{i}"} for i in range(COLUMNS))
-        half = PartyHalf(encoders, tuple(f"{name}{i}" for i in range(COLUMNS)), protection, NETWORK)
+        half = PartyHalf(encoders, tuple(f"{name}{i}" for i in range(COLUMNS)), protection, NETWORK, 5)
         ports = (Port("features", (RECORDS, COLUMNS), "float64"),), (Port("embedding", (RECORDS, WIDTH), "float32"),)
         self._write(name, half, ports, helper.make_graph(nodes, name, inputs, outputs, [weight]))
 

@@ -95,6 +95,6 @@ def _run(given: Namespace) -> int:
     half = ServedParty(Path(given.half), records, Engine(given.engine))
     endpoint = Endpoint(half, charter, seat)
     print(f"party {endpoint.name}: {len(half):,} records, model {half.manifest.model[:12]}", flush=True)
-    print(endpoint.in_the_clear, flush=True)
+    print(endpoint.in_the_clear, *filter(None, [endpoint.withheld]), sep="\n", flush=True)
     asyncio.run(run_endpoint(endpoint))
     return 0

@@ -97,12 +97,14 @@ class PartyHalf:
         names: the names of the numbers that the encoders make, in the order of the input.
         protection: how its embeddings are protected in production; None: the file is older than this entry.
         network: the name that ledgers have for its bottom; empty: the file is older than this entry.
+        sums_since: rounds of training; sums that a ledger has from fewer rounds are of embeddings that have changed.
     """
 
     encoders: tuple[Mapping[str, Any], ...] | None
     names: tuple[str, ...] = ()
     protection: Protection | None = None
     network: str = ""
+    sums_since: int = 0
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from lightning_vfl.missing import Exclude, PadAfterNorm, Stale, Zeros
 from lightning_vfl.objectives import MultiLabel
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
 from lightning_vfl.trained.fitted import Fitted, FittedParty
-from lightning_vfl.types import Roll, VerticalBatch
+from lightning_vfl.types import Roll, Stage, VerticalBatch
 
 EXAMPLES = 3  # records that trace a program; torch treats 0 and 1 as special
 
@@ -79,14 +79,25 @@ def party_part(module: VFLModule, party: int) -> Part:
     inputs = (Port("features", (RECORDS, *shape), dtype),)
     outputs = (Port("embedding", (RECORDS, module.embedding_widths[party]), "float32"),)
     in_ledgers = module.summed.network or network_of(module.bottoms.parties[party])  # as an evaluation names it
+    half = PartyHalf(encoders, names, protection_of(module), in_ledgers, sums_since(module, party))
     return Part(
         party_names(module)[party],
         network,
-        PartyHalf(encoders, names, protection_of(module), in_ledgers),
+        half,
         inputs,
         outputs,
         (example,),
     )
+
+
+def sums_since(module: VFLModule, party: int) -> int:
+    """The rounds of training from which sums are of embeddings like the exported ones: those of the last epoch.
+
+    Of a bottom that does not learn, all rounds.
+    """
+    learns = any(weight.requires_grad for weight in module.bottoms.parties[party].parameters())
+    rounds = module.books.rounds.get(str(Stage.FIT), 0)
+    return max(rounds - module.books.epoch_batches, 0) if learns else 0
 
 
 def _example(network: nn.Module, own: FittedParty) -> Tensor:

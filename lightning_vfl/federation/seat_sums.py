@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from lightning_vfl.privacy.known_records import KnownRecords
-from lightning_vfl.privacy.ledger import PrivacyLedger
+from lightning_vfl.privacy.ledger import PrivacyLedger, Sum
 from lightning_vfl.protocols.accounts.charging import joint_ids, names_of
 from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.scores import SPLITS
@@ -16,7 +17,6 @@ from lightning_vfl.protocols.subtraction import SummedSets
 from lightning_vfl.types import Stage, VerticalBatch
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Hashes = NDArray[np.int64]
@@ -27,47 +27,69 @@ SEAT = "seat"  # stands for the stage: a record is the same one in every stage
 class SeatSums:
     """The sums of one network, as the ledger of a seat has them.
 
-    Guarantee: when ``enter`` or ``leave_out`` returns, its line is on the disk. A sum that the ledger has already takes
-        no line, so a training without absences writes every record once.
+    Guarantee: when ``enter`` or ``leave_out`` returns, its line is on the disk. A sum over all parties that the ledger
+        has already takes no line, so a training without absences writes every record once. A sum without a party takes
+        a line if the ledger has it only from fewer rounds of training: production serves sums over all parties, and
+        reads here which records were summed without one, and when.
     Not guaranteed: anything about sums of another network, which begins anew, and about a ledger that was edited.
 
     Args:
         ledger: of the seat.
         summed: the sums of the module, which become those of the ledger.
+        parties: M, of a sum over all parties.
     """
 
-    def __init__(self, ledger: PrivacyLedger, summed: SummedSets) -> None:
+    def __init__(self, ledger: PrivacyLedger, summed: SummedSets, parties: int) -> None:
         self.summed = summed
         self.loads = summed.loads
         self.left_out = ledger.left_out[summed.network]
+        self._parties = parties
         self._known = KnownRecords(ledger.known.key)
         self._hashes: dict[Stage, Hashes] = {}
+        self._latest: dict[tuple[int, ...], Hashes] = {}  # by parties and position of a record, rounds of training
         summed.drop(SEAT)
-        for parties, hashes in ledger.sums.get(summed.network, ()):
-            self._count(parties, hashes)
+        for one in ledger.sums.get(summed.network, ()):
+            self._count(one, self._positions(one.records))
         summed.run = ledger.run
 
     def enter(
         self, ledger: PrivacyLedger, module: Any, stage: Stage, parties: Iterable[int], batch: VerticalBatch
     ) -> None:
         """Note a sum over these parties, for the records of a batch, before it can be computed."""
-        self._note(ledger, tuple(sorted(parties)), self._of_stage(module, stage)[joint_ids(batch).numpy()])
+        members = tuple(sorted(parties))
+        if not members:
+            return
+        hashes = self._of_stage(module, stage)[joint_ids(batch).numpy()]
+        positions = self._positions(hashes)
+        trained = module.books.rounds.get(str(Stage.FIT), 0)
+        enough = 0 if len(members) == self._parties else trained
+        lacking = self._latest_of(members)[positions] < enough
+        if lacking.any():
+            one = Sum(members, hashes[lacking], trained)
+            ledger.note_sum(self.summed.network, one, str(stage_of(stage)))
+            self._count(one, positions[lacking])
 
     def leave_out(self, ledger: PrivacyLedger, number: int, stage: Stage) -> None:
         """Note a round of which the party was left out."""
         ledger.note_left_out(self.summed.network, number, str(stage_of(stage)))
         self.left_out += 1
 
-    def _note(self, ledger: PrivacyLedger, parties: tuple[int, ...], hashes: "Hashes") -> None:
-        self._known.add(self._known.unknown(hashes))
-        lacking = self.summed.lacks(SEAT, parties, torch.from_numpy(self._known.positions(hashes)))
-        if parties and lacking.any():
-            ledger.note_sum(self.summed.network, parties, hashes[lacking])
-            self._count(parties, hashes[lacking])
+    def _count(self, one: Sum, positions: "Hashes") -> None:
+        latest = self._latest_of(one.parties)
+        latest[positions] = np.maximum(latest[positions], one.trained)
+        self.summed.enter(SEAT, one.parties, torch.from_numpy(positions))
 
-    def _count(self, parties: tuple[int, ...], hashes: "Hashes") -> None:
+    def _latest_of(self, parties: tuple[int, ...]) -> "Hashes":
+        """By position of a record, the rounds of training before its latest sum over these parties; -1: none."""
+        latest = self._latest.get(parties, np.empty(0, np.int64))
+        if len(latest) < len(self._known):
+            latest = np.pad(latest, (0, len(self._known) - len(latest)), constant_values=-1)
+            self._latest[parties] = latest
+        return latest
+
+    def _positions(self, hashes: "Hashes") -> "Hashes":
         self._known.add(self._known.unknown(hashes))
-        self.summed.enter(SEAT, parties, torch.from_numpy(self._known.positions(hashes)))
+        return self._known.positions(hashes)
 
     def _of_stage(self, module: Any, stage: Stage) -> "Hashes":
         """(n,) the hashes of the records of a stage."""

@@ -102,7 +102,7 @@ class SumGuard:
         if ledger is None or module.datamodule is None:
             return None, None
         if self._seat is None or self._seat.loads != summed.loads:
-            self._seat = SeatSums(ledger, summed)
+            self._seat = SeatSums(ledger, summed, module.roster.parties)
             if self._seat.left_out:
                 rank_zero_info(f"this party was left out of {self._seat.left_out:,} rounds of this network before")
         return ledger, self._seat

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,16 +24,28 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import PrivacyAccountant
 from lightning_vfl.privacy.events import PrivacyEvent, restored
 from lightning_vfl.privacy.known_records import KnownRecords
-from lightning_vfl.trained.id_hashes import of_text, text_of
+from lightning_vfl.trained.id_hashes import UNDATED, of_text, text_of
 from lightning_vfl.whole_files import whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Sum = tuple[tuple[int, ...], NDArray[np.int64]]
-
 VERSION = 2
 READABLE = (1, 2)  # version 1 has no ids: its records are known by their positions in the training records
+
+
+class Sum(NamedTuple):
+    """A sum of embeddings, as a line of a ledger has it.
+
+    Args:
+        parties: over which it is.
+        records: (n,) the hashes of its records.
+        trained: the rounds of training that had begun; ``UNDATED`` in a line that does not say.
+    """
+
+    parties: tuple[int, ...]
+    records: "NDArray[np.int64]"
+    trained: int
 
 
 @dataclass
@@ -47,7 +59,8 @@ class PrivacyLedger:
       stored as unsigned 64-bit little-endian integers, compressed by zlib, in base64;
     - ``named``: the hashes of further records' ids, which get the next positions, as little-endian integers in base64;
     - ``clear``: the hashes of records whose embeddings were sent as they are, to which no figure applies;
-    - ``summed``: parties, a network, and the hashes of records whose embeddings were summed over these parties;
+    - ``summed``: parties, a network, the hashes of records whose embeddings were summed over these parties, the stage,
+      and how many rounds of training had begun;
     - ``left_out``: a network in a round of which the party was left out, with the round and its stage.
 
     Shapes: ``record_ids`` (B,) integers, positions in the N protected records.
@@ -68,7 +81,7 @@ class PrivacyLedger:
         known: the records by the hashes of their ids.
         trained: (n,) bool, n ≤ N, the records that training has released.
         clear: hashes of the records that were sent in the clear.
-        sums: by network, the parties of a sum and the hashes of its records, in the order of the lines.
+        sums: by network, in the order of the lines.
         left_out: by network, the rounds in which the party was left out.
 
     Raises:
@@ -172,7 +185,9 @@ class PrivacyLedger:
                     case {"clear": hashes}:
                         clear.append(of_text(hashes))
                     case {"summed": parties, "network": str(network), "records": hashes}:
-                        sums.setdefault(network, []).append((tuple(map(int, parties)), of_text(hashes)))
+                        trained_before = int(entry.get("trained", UNDATED))
+                        one = Sum(tuple(map(int, parties)), of_text(hashes), trained_before)
+                        sums.setdefault(network, []).append(one)
                     case {"left_out": str(network)}:
                         left_out[network] += 1
                     case {"event": plain, "ids": ids}:
@@ -240,9 +255,10 @@ class PrivacyLedger:
         """Append the hashes of records that are sent in the clear, and wait until they are on the disk."""
         self._write({"clear": text_of(hashes)})
 
-    def note_sum(self, network: str, parties: "tuple[int, ...]", hashes: "NDArray[np.int64]") -> None:
-        """Append that these records of a network are summed over these parties, and wait until it is on the disk."""
-        self._write({"summed": list(parties), "network": network, "records": text_of(hashes)})
+    def note_sum(self, network: str, summed: Sum, stage: str) -> None:
+        """Append a sum of embeddings of a network, and wait until it is on the disk."""
+        when = {"stage": stage, "trained": summed.trained}
+        self._write({"summed": list(summed.parties), "network": network, **when, "records": text_of(summed.records)})
 
     def note_left_out(self, network: str, number: int, stage: str) -> None:
         """Append that the party is left out of a round, and wait until it is on the disk."""

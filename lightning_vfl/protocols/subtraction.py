@@ -48,15 +48,6 @@ class SummedSets:
         summed[ids.cpu().numpy()] = True
         of_stage[members] = summed
 
-    def lacks(self, stage: str, parties: Iterable[int], ids: Tensor) -> "NDArray[np.bool_]":
-        """(n,) the records at these positions for which such a sum has not been entered."""
-        summed = self._records.get(str(stage), {}).get(tuple(sorted(parties)), np.zeros(0, np.bool_))
-        places = ids.cpu().numpy()
-        inside = places < len(summed)
-        found: NDArray[np.bool_] = np.zeros(len(places), np.bool_)
-        found[inside] = summed[places[inside]]
-        return ~found
-
     def drop(self, stage: str) -> None:
         """Forget the sums of a stage."""
         self._records.pop(str(stage), None)

@@ -2,9 +2,10 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
+import numpy as np
 
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, nearest, printable
 from lightning_vfl.export.manifest import Kind
@@ -27,6 +28,9 @@ from lightning_vfl.serving.messages import (
 )
 from lightning_vfl.serving.party_half import ServedParty
 from lightning_vfl.serving.sums_before import SumsBefore
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _AGAIN = 0.5  # seconds before a broken connection is tried again
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
@@ -77,7 +81,7 @@ class Endpoint:
             if not half.network:
                 raise ConfigurationError("the half does not name its network; export the model again")
             if seat.ledger is not None:
-                self._sums = SumsBefore(seat.ledger, half.network, len(protection.parties))
+                self._sums = SumsBefore(seat.ledger, half.network, len(protection.parties), half.sums_since)
         self.name = name
         self._half = half
         self._charter = charter
@@ -87,6 +91,20 @@ class Endpoint:
             *calling(charter.patience.silence, charter.server.name, seat.proxy, charter.limits.frame_bytes),
             ("grpc.max_reconnect_backoff_ms", 2000),
         ]
+
+    @property
+    def withheld(self) -> str:
+        """How many records are not served because a sum without a party has them, in a line; empty: none can be."""
+        if self._half.protection.kind is not Kind.MASKED:
+            return ""
+        if self._sums is None:
+            return "the seat has no ledger: records of earlier sums without a party are not withheld"
+        noted = len(self._sums)
+        withheld = int(self._sums.apart(self._half.all_ids).sum())
+        line = f"{withheld:,} records are withheld: {self._sums.ledger} has them in sums without a party"
+        if withheld < noted:
+            line += f"; {noted - withheld:,} others in such sums are not in the table, or were noted without ids"
+        return line
 
     @property
     def in_the_clear(self) -> str:
@@ -170,11 +188,14 @@ class Endpoint:
             raise ConfigurationError(f"the gateway has sent {type(message).__name__}; install equal versions")
         try:
             values, known = self._half.embed(message.ids)
+            withheld = np.zeros_like(known)
+            if self._sums is not None:
+                withheld = known & self._sums.apart(message.ids)
+                known &= ~withheld
+            sent: NDArray[Any] = values
             if keys is not None:
-                if self._sums is not None:
-                    known &= ~self._sums.apart(message.ids)
-                return Embeddings(message.number, keys.mask(message.number, message.content, values, known), known)
-            return Embeddings(message.number, values, known)
+                sent = keys.mask(message.number, message.content, values, known)
+            return Embeddings(message.number, sent, known, withheld)
         except ConfigurationError as error:
             log("request refused", reason=str(error))
             return Withheld(message.number, str(error)[:500])

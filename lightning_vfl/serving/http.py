@@ -2,10 +2,10 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import uvicorn
@@ -17,6 +17,9 @@ from lightning_vfl.serving.batches import Batches, Full
 from lightning_vfl.serving.endpoint import said_of
 from lightning_vfl.serving.gateway import Gateway
 from lightning_vfl.serving.log import log
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MOST = 10_000  # ids of a request
 
@@ -49,6 +52,7 @@ class Answer(BaseModel):
     predictions: list[Prediction]
     absent: list[str] = Field(description="the parties that did not answer in time")
     unknown: list[int | str] = Field(description="the ids that the parties lack")
+    withheld: list[int | str] = Field(description="the ids for which a party does not answer, to protect its records")
 
 
 class HTTPServer(uvicorn.Server):
@@ -112,12 +116,12 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
         except Full:
             return _failed(503, "too many records wait; ask again later")
         gateway.metrics.records += len(ids)
-        unknown = joined.unknown[part].tolist()
         content = {
             "model": model,
             "predictions": server.rows(asked.ids, joined, part),
             "absent": list(joined.absent),
-            "unknown": [one for one, lacking in zip(asked.ids, unknown, strict=True) if lacking],
+            "unknown": _those(asked.ids, joined.unknown[part]),
+            "withheld": _those(asked.ids, joined.withheld[part]),
         }
         return _json(200, content)
 
@@ -145,6 +149,10 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
         return Response(text, media_type="text/plain; version=0.0.4")
 
     return app
+
+
+def _those(ids: Sequence[int | str], marks: "NDArray[np.bool_]") -> list[int | str]:
+    return [ids[row] for row in np.flatnonzero(marks).tolist()]
 
 
 def _json(status: int, content: dict[str, Any]) -> Response:

@@ -14,7 +14,7 @@ from lightning_vfl.errors import MalformedFrame
 from lightning_vfl.federation.frames import pack, unpack_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -78,12 +78,14 @@ class Embeddings:
     Args:
         number: of the request.
         values: (B, D) float32 embeddings, or uint32 if they are masked.
-        known: (B,) bool, the records that the party has; rows of others have no meaning.
+        known: (B,) bool, the records that the party has and answers for; rows of others have no meaning.
+        withheld: (B,) bool, the records that it has and does not answer for.
     """
 
     number: int
     values: "NDArray[Any]"
     known: "NDArray[np.bool_]"
+    withheld: "NDArray[np.bool_]"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ Message = Hello | Keys | Ask | Embeddings | Withheld
 
 _KINDS = {"hello": Hello, "keys": Keys, "ask": Ask, "embeddings": Embeddings, "withheld": Withheld}
 _SAY = {kind: say for say, kind in _KINDS.items()}
-_ARRAYS = {Ask: ("ids",), Embeddings: ("values", "known")}
+_ARRAYS = {Ask: ("ids",), Embeddings: ("values", "known", "withheld")}
 
 
 def written(message: Message) -> bytes:
@@ -196,8 +198,8 @@ def _ids(content: "NDArray[Any]") -> "NDArray[Any]":
     return checked
 
 
-def _embeddings(values: "NDArray[Any]", known: "NDArray[Any]") -> "tuple[NDArray[Any], NDArray[np.bool_]]":
-    fitting = values.ndim == 2 and known.shape == values.shape[:1] and known.dtype == np.bool_
-    if not fitting or values.dtype not in (np.float32, np.uint32):
+def _embeddings(values: "NDArray[Any]", *marks: "NDArray[Any]") -> "Iterator[NDArray[Any]]":
+    fitting = all(mark.shape == values.shape[:1] and mark.dtype == np.bool_ for mark in marks)
+    if not fitting or values.ndim != 2 or values.dtype not in (np.float32, np.uint32):
         raise MalformedFrame("an answer must have embeddings (B, D) and B times whether the party has the record")
-    return values, known
+    yield from (values, *marks)

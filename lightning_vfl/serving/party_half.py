@@ -72,6 +72,7 @@ class ServedParty:
             raise ConfigurationError(f"{folder} is the server's half; give it to lightning-vfl gateway")
         self.protection = served(folder, self.manifest.half.protection)
         self.network = self.manifest.half.network
+        self.sums_since = self.manifest.half.sums_since
         self._program: Runner = open_program(folder, self.manifest, engine)
         self._data = records.read(self.manifest)
         self.ids = kind_of(self._data.index)
@@ -82,6 +83,12 @@ class ServedParty:
 
     def __len__(self) -> int:
         return len(self._data.index)
+
+    @property
+    def all_ids(self) -> "NDArray[Any]":
+        """(N,) the ids of all records."""
+        ids: NDArray[Any] = self._data.index.to_numpy()
+        return ids
 
     def embed(self, ids: "NDArray[Any]") -> "tuple[NDArray[np.float32], NDArray[np.bool_]]":
         """(B, D) the embeddings of records, zero where the party lacks the record, and (B,) bool, whether it has it."""

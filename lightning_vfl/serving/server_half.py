@@ -26,6 +26,7 @@ class Joined:
         values: (B, C) or (B,), as the server's program gives them; None: nothing was predicted.
         predicted: (B,) bool, the records that have a prediction.
         unknown: (B,) bool, the records that have none because parties lack them.
+        withheld: (B,) bool, the records that have none because a party does not answer for them.
         known: (B, M) bool, which party took part with which record.
         absent: the parties that did not answer.
     """
@@ -33,6 +34,7 @@ class Joined:
     values: "NDArray[np.float32] | None"
     predicted: "NDArray[np.bool_]"
     unknown: "NDArray[np.bool_]"
+    withheld: "NDArray[np.bool_]"
     known: "NDArray[np.bool_]"
     absent: tuple[str, ...]
 
@@ -79,16 +81,19 @@ class ServedServer:
             absent: the parties that are not there, or have not answered in time.
         """
         known = np.zeros((rows, len(self.parties)), np.bool_)
+        possible = np.ones_like(known)
+        withheld = np.zeros(rows, np.bool_)
         for m, name in enumerate(self.parties):
             if name in answers:
                 known[:, m] = answers[name].known
-        away = np.array([name not in answers for name in self.parties])
-        unknown = self._lacking(known | away)
-        predicted = ~unknown & known.any(1)
+                possible[:, m] = answers[name].known | answers[name].withheld
+                withheld |= answers[name].withheld
+        unknown = self._lacking(possible)
+        predicted = ~unknown & ~withheld & known.any(1)
         if not answers or (absent and self.needs_all) or not predicted.any():
-            return Joined(None, np.zeros(rows, np.bool_), unknown, known, absent)
+            return Joined(None, np.zeros(rows, np.bool_), unknown, withheld, known, absent)
         values = self._program.run(self._inputs(answers, known, absent, rows))
-        return Joined(values, predicted, unknown, known, absent)
+        return Joined(values, predicted, unknown, withheld, known, absent)
 
     def _inputs(
         self, answers: Mapping[str, Embeddings], known: "NDArray[np.bool_]", absent: Sequence[str], rows: int

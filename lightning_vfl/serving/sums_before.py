@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.trained.id_hashes import hashed_ids, of_text
+from lightning_vfl.trained.id_hashes import UNDATED, hashed_ids, of_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,20 +18,23 @@ class SumsBefore:
 
     Guarantee: a sum whose line is on the disk when ``apart`` is called counts.
     Not guaranteed: anything about sums that the ledger does not have, as those of another host or those that follow,
-        and about records that a training without ids has noted by their places. The ledger does not say whether
-        training has changed the embeddings since, so every sum of the network counts.
+        and about records that a training without ids has noted by their places. A sum of an earlier round does not
+        count: it differs from a served one by the embedding of the missing party, and by how far training has moved
+        the embeddings of all the others since.
 
     Args:
         ledger: the file of the seat; it need not exist yet.
         network: its name, from the manifest of the half.
         parties: M, of a whole sum.
+        since: rounds of training; a sum counts if at least as many had begun before it.
 
     Raises:
         ConfigurationError: for a ledger that cannot be read, is damaged or was replaced.
     """
 
-    def __init__(self, ledger: Path, network: str, parties: int) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Path, network: str, parties: int, since: int) -> None:
+        self.ledger = ledger
+        self._since = since
         self._network = network
         self._parties = parties
         self._file = 0  # its number in the file system
@@ -39,6 +42,9 @@ class SumsBefore:
         self._key = ""
         self._apart = np.zeros(0, np.int64)  # hashes of records
         self._read_on()
+
+    def __len__(self) -> int:
+        return len(self._apart)
 
     def apart(self, ids: "NDArray[Any]") -> "NDArray[np.bool_]":
         """(B,) bool, the records that have been summed without a party."""
@@ -50,7 +56,7 @@ class SumsBefore:
     def _read_on(self) -> None:
         """Count the lines that were appended since the last time."""
         try:
-            about = self._ledger.stat()
+            about = self.ledger.stat()
             text = self._appended(about.st_size)
         except FileNotFoundError:
             if self._size:
@@ -72,7 +78,7 @@ class SumsBefore:
         """The text behind the lines that have been read, in a file of this size."""
         if size == self._size:
             return b""
-        with self._ledger.open("rb") as file:
+        with self.ledger.open("rb") as file:
             file.seek(self._size)
             return file.read()
 
@@ -85,10 +91,12 @@ class SumsBefore:
             self._apart = np.unique(np.concatenate([self._apart, *short]))
 
     def _is_short(self, entry: "dict[str, Any]") -> bool:
-        """Whether a line is a sum of this network that lacks a party."""
-        return entry.get("network") == self._network and len({*entry["summed"]}) < self._parties
+        """Whether a line is a sum of this network that lacks a party, of embeddings like those that are served."""
+        if entry.get("network") != self._network or "summed" not in entry:
+            return False
+        return len({*entry["summed"]}) < self._parties and entry.get("trained", UNDATED) >= self._since
 
     def _refused(self, what: str) -> ConfigurationError:
         return ConfigurationError(
-            f"the ledger {self._ledger} {what}, so sums without a party are not known; restore it and start again"
+            f"the ledger {self.ledger} {what}, so sums without a party are not known; restore it and start again"
         )

@@ -70,6 +70,6 @@ def test_the_others_refuse_a_server_that_chooses_who_is_absent_before_the_limit_
     assert [sum(ledger.left_out.values()) for ledger in ledgers] == [3, 0, 0, 0]  # the fourth round was not to be
     for ledger in ledgers:
         (sums,) = ledger.sums.values()
-        assert {members for members, _ in sums} == {(0, 1, 2, 3), (1, 2, 3)}
+        assert {one.parties for one in sums} == {(0, 1, 2, 3), (1, 2, 3)}
     (sums,) = ledgers[0].sums.values()
-    assert sum(len(records) for members, records in sums if members == (1, 2, 3)) == 96
+    assert sum(len(one.records) for one in sums if one.parties == (1, 2, 3)) == 96

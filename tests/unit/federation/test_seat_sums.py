@@ -166,6 +166,44 @@ def test_a_training_with_everybody_there_writes_each_record_once(tmp_path):
     assert lines == len(party.batches[Stage.FIT])
 
 
+@pytest.mark.filterwarnings("ignore:a party was left out")
+@pytest.mark.parametrize("seed", range(4))
+def test_the_ledger_has_how_much_training_was_done_before_the_latest_sum_without_a_party(tmp_path, seed):
+    """Fits go on, or go back to an earlier checkpoint, and evaluations come between."""
+    draw = random.Random(seed)
+    expected = {}
+    for _ in range(5):
+        party = Party(tmp_path)
+        rounds = draw.randrange(1, 20)
+        for _ in range(8):
+            stage, members = draw.choice([*party.batches]), draw.choice(SETS)
+            number = draw.randrange(len(party.batches[stage]))
+            rounds += stage == Stage.FIT
+            party.module.books.rounds["fit"] = rounds
+            party.note(stage, number, members)
+            for record in party.ids(stage, number) if members != SETS[0] else ():
+                expected[members, record] = max(expected.get((members, record), 0), rounds)
+    ledger, _ = PrivacyLedger.read(tmp_path / "seat.privacy.jsonl")
+    (sums,) = ledger.sums.values()
+    names = {int(ledger.known.hashed([record])[0]): record for _, record in expected}
+    latest = {}
+    for one in sums:
+        for hashed in one.records.tolist() if one.parties != SETS[0] else ():
+            place = one.parties, names[hashed]
+            latest[place] = max(latest.get(place, 0), one.trained)
+    assert latest == expected
+
+
+def test_an_exported_half_counts_the_sums_since_its_last_epoch(tmp_path):
+    module = Party(tmp_path).module
+    module.books.rounds["fit"] = 40
+    module.books.epoch_batches = 7
+    assert party_part(module, 0).half.sums_since == 33
+    for weight in module.bottoms.parties[0].parameters():
+        weight.requires_grad = False  # its embeddings are the same in every round
+    assert [party_part(module, party).half.sums_since for party in (0, 1)] == [0, 33]
+
+
 def test_an_exported_half_names_the_network_of_the_ledger(tmp_path):
     """Production finds the sums of training and evaluation by this name: before the first sum, and after training."""
     party = Party(tmp_path)

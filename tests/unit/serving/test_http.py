@@ -55,7 +55,7 @@ def test_an_answer_names_the_model_the_absent_and_the_unknown(tmp_path):
     content = json.loads(text)
     expected = subject.expected([7, 3], PARTIES[:2])
     assert content["model"] == "f" * 64
-    assert (content["absent"], content["unknown"]) == (["telco"], [77])
+    assert (content["absent"], content["unknown"], content["withheld"]) == (["telco"], [77], [])
     first, unknown, last = content["predictions"]
     assert unknown == {"id": 77, "probability": None, "decision": None}
     for entry, one, probability in zip((first, last), (7, 3), expected, strict=True):

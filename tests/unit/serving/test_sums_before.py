@@ -9,12 +9,14 @@ import pytest
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Missing
 from lightning_vfl.privacy import PrivacyAccountant, PrivacyLedger
+from lightning_vfl.privacy.ledger import Sum
 from lightning_vfl.serving.sums_before import SumsBefore
 from tests.served import MASKED, NETWORK, Subject, running
 
 ALL = (0, 1, 2)
 SETS = (ALL, (0, 1), (0, 2), (1, 2), (1,))
 IDS = [*range(20)]
+SINCE = 5  # rounds of training
 
 
 @pytest.fixture
@@ -22,34 +24,48 @@ def ledger(tmp_path):
     return PrivacyLedger.begin(tmp_path / "seat.privacy.jsonl", PrivacyAccountant(0))
 
 
-def note(ledger, parties, ids, network=NETWORK):
-    ledger.note_sum(network, parties, ledger.known.hashed(ids))
+def note(ledger, parties, ids, network=NETWORK, trained=SINCE):
+    ledger.note_sum(network, Sum(parties, ledger.known.hashed(ids), trained), "fit")
+
+
+def sums_of(ledger):
+    return SumsBefore(ledger.path, NETWORK, len(ALL), SINCE)
 
 
 @pytest.mark.parametrize("as_text", [False, True], ids=["numbers", "texts"])
 @pytest.mark.parametrize("seed", range(4))
-def test_exactly_the_records_of_short_sums_of_this_network_are_apart(seed, as_text, ledger):
+def test_exactly_the_records_of_late_short_sums_of_this_network_are_apart(seed, as_text, ledger):
     draw = random.Random(seed)
-    sums = SumsBefore(ledger.path, NETWORK, len(ALL))
+    sums = sums_of(ledger)
     asked = np.array([str(one) for one in IDS]) if as_text else np.array(IDS)
     expected = set()
     for _ in range(12):
         parties, network, ids = draw.choice(SETS), draw.choice([NETWORK, "b2"]), draw.sample(IDS, 2)
-        note(ledger, parties, ids, network)
+        trained = SINCE + draw.randrange(-2, 3)
+        note(ledger, parties, ids, network, trained)
         if draw.random() < 0.3:
             ledger.note_left_out(NETWORK, 3, "test")
-        if network == NETWORK and parties != ALL:
+        if network == NETWORK and parties != ALL and trained >= SINCE:
             expected |= {*ids}
         assert [one in expected for one in IDS] == sums.apart(asked).tolist()
-    assert SumsBefore(ledger.path, NETWORK, len(ALL)).apart(asked).tolist() == [one in expected for one in IDS]
-    assert expected
+    assert sums_of(ledger).apart(asked).tolist() == [one in expected for one in IDS]
+    assert len(sums) == len(expected) > 0
+
+
+def test_a_line_of_an_older_version_counts(ledger):
+    note(ledger, (0, 1), [1])
+    line = f'"trained":{SINCE},'
+    text = ledger.path.read_text()
+    assert line in text
+    ledger.path.write_text(text.replace(line, ""))
+    assert sums_of(ledger).apart(np.array([1, 2])).tolist() == [True, False]
 
 
 def test_a_line_counts_when_it_is_whole(ledger):
     note(ledger, (0, 1), [1])
     whole = ledger.path.read_bytes()
     ledger.path.write_bytes(whole[:-9])  # as a run that is writing
-    sums = SumsBefore(ledger.path, NETWORK, len(ALL))
+    sums = sums_of(ledger)
     assert not sums.apart(np.array([1])).any()
     with ledger.path.open("ab") as file:
         file.write(whole[-9:])
@@ -57,7 +73,7 @@ def test_a_line_counts_when_it_is_whole(ledger):
 
 
 def test_a_ledger_that_begins_later_counts(tmp_path):
-    sums = SumsBefore(tmp_path / "seat.privacy.jsonl", NETWORK, len(ALL))
+    sums = SumsBefore(tmp_path / "seat.privacy.jsonl", NETWORK, len(ALL), SINCE)
     assert not sums.apart(np.array([1])).any()
     note(PrivacyLedger.begin(tmp_path / "seat.privacy.jsonl", PrivacyAccountant(0)), (1, 2), [1])
     assert sums.apart(np.array([1])).all()
@@ -76,7 +92,7 @@ def test_a_ledger_that_begins_later_counts(tmp_path):
 )
 def test_a_ledger_that_is_not_the_one_that_was_read_is_refused(change, said, ledger):
     note(ledger, (0, 1), [1])
-    sums = SumsBefore(ledger.path, NETWORK, len(ALL))
+    sums = sums_of(ledger)
     change(ledger.path)
     for _ in range(2):  # nothing is served later either
         with pytest.raises(ConfigurationError, match=said):
@@ -96,9 +112,21 @@ def test_a_running_endpoint_serves_no_record_from_the_line_on(ledger, tmp_path):
 
     before, after = asyncio.run(asked())
     assert before.predicted.all()
-    assert after.unknown.tolist() == [False, True, False]
+    assert after.withheld.tolist() == [False, True, False]
+    assert not after.unknown.any()
     assert after.predicted.tolist() == [True, False, True]
     np.testing.assert_allclose(after.values[[0, 2]], subject.expected(ids[[0, 2]]), atol=1e-5)
+
+
+def test_an_endpoint_says_at_start_how_many_records_it_withholds(ledger, tmp_path):
+    subject = Subject(tmp_path, MASKED, Missing.SKIP)
+    note(ledger, (1, 2), [5, 6, "Name 7"])  # the last as a training without ids names it
+    assert subject.endpoint("bank", ledger=ledger.path).withheld == (
+        f"2 records are withheld: {ledger.path} has them in sums without a party; 1 others in such sums are not in the "
+        "table, or were noted without ids"
+    )
+    assert subject.endpoint("bank", ledger=tmp_path / "none.jsonl").withheld.startswith("0 records are withheld")
+    assert "no ledger" in subject.endpoint("bank").withheld
 
 
 def test_a_half_that_does_not_name_its_network_is_refused(tmp_path, monkeypatch):
