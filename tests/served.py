@@ -25,6 +25,7 @@ from lightning_vfl.export.manifest import (
 )
 from lightning_vfl.federation.charter import SeatFile
 from lightning_vfl.federation.local import found
+from lightning_vfl.privacy import GaussianEvent, PoissonBinomialEvent
 from lightning_vfl.serving.endpoint import Endpoint
 from lightning_vfl.serving.gateway import Gateway
 from lightning_vfl.serving.party_half import Records, ServedParty
@@ -36,6 +37,9 @@ COLUMNS = 3
 NETWORK = "a1"  # the name of the bottoms in ledgers
 CLEAR = Protection(Kind.CLEAR, "Sum")
 MASKED = Protection(Kind.MASKED, "MaskedSum", False, PARTIES, 8.0, 2**26)
+NOISY = Protection(Kind.CLEAR, "LocalGaussian", clip=8.0, event=GaussianEvent(0.05, 16.0, 3).plain(), bounds="record")
+DRAWS = PoissonBinomialEvent(2**14, 0.25, 3, WIDTH)
+DRAWN = Protection(Kind.MASKED, "PoissonBinomial", False, PARTIES, 8.0, event=DRAWS.plain(), bounds="value")
 
 
 class Subject:

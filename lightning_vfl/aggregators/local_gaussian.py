@@ -3,7 +3,7 @@
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from math import frexp, sqrt
+from math import sqrt
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from lightning_vfl.privacy import gaussian_epsilon, shown
 from lightning_vfl.privacy.calibration import Budget, Noise
 from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import ASSUMED, GaussianEvent, PrivacyEvent
-from lightning_vfl.privacy.exact_normal import rounded_normal
+from lightning_vfl.privacy.exact_normal import INSIDE, with_noise
 from lightning_vfl.streams import Name, stream
 from lightning_vfl.types import Parties, Roll, Roster, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Embeddings, Message, PartyView
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
     from lightning_vfl.privacy.draws import Words
 
-# A norm in float64 is off by (D / 2 + 2) 2⁻⁵³ of itself: up to D = 16,000 this keeps it from passing the clip.
-INSIDE = 1 - 2.0**-40
-# The grid: steps of at most σ 2⁻²⁰, so that rounding to it is small beside the noise, and of at least C 2⁻⁶⁰, so that a
-# clipped value and its noise fit 64 bits.
-_FINE, _COARSE, _SMALLEST = 20, 60, -1022
 LEAST_CLIP = 1e-140  # squares of smaller numbers are no floats, and the norm of a longer embedding could come out as 0
 
 
@@ -103,13 +98,9 @@ class Mechanism:
 
     def _on_grid(self, h: Tensor, parties: int, words: "Words") -> Tensor:
         """The rounded sum of the clipped embedding and secret noise, without the gaps of floating point."""
-        sigma = self.sigma(h.shape[1], parties)
-        step = grid(sigma, self.clip)
-        # exact: a step is a power of two; and towards zero, so that nothing becomes longer than the clip
-        whole = torch.trunc(self.clipped(h.detach()) / step).to(torch.int64)
-        noise = rounded_normal(h.numel(), sigma / step, words)
-        whole += torch.from_numpy(noise).reshape(h.shape).to(h.device)
-        return (whole.to(torch.float64) * step).to(h.dtype)
+        clipped = self.clipped(h.detach()).cpu().numpy()
+        noisy = with_noise(clipped, self.sigma(h.shape[1], parties), self.clip, words)
+        return torch.from_numpy(noisy).to(h.device, h.dtype)
 
     def _in_floats(self, party: int, h: Tensor, view: PartyView) -> Tensor:
         """The clipped embedding with noise of the seed's stream, computed in float64."""
@@ -333,16 +324,6 @@ class LocalGaussian(Aggregator):
     @property
     def accounting(self) -> NoisyUploads:
         return NoisyUploads(self._mechanism)
-
-
-def grid(sigma: float, clip: float) -> float:
-    """The step γ of the grid that clipped embeddings and their noise are rounded to: a power of two.
-
-    Examples:
-        >>> grid(sigma=1.5, clip=1.0) == 2.0**-20
-        True
-    """
-    return 2.0 ** max(frexp(sigma)[1] - 1 - _FINE, frexp(clip)[1] - _COARSE, _SMALLEST)
 
 
 def normal(rows: int, columns: int, seed: int, *names: Name) -> "NDArray[np.float64]":

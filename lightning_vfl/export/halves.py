@@ -21,22 +21,31 @@ class PartyNetwork(nn.Module):
         shape: S, per-record shape of its features.
         shift: (F,), subtracted in its own precision.
         scale: (F,), by which the difference is divided before it is float32.
+        clipped: how the party clips its embedding; None: it does not.
     """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, bottom: nn.Module, shape: Sequence[int], shift: Tensor, scale: Tensor) -> None:
+    def __init__(
+        self,
+        bottom: nn.Module,
+        shape: Sequence[int],
+        shift: Tensor,
+        scale: Tensor,
+        clipped: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.bottom = bottom
         self.shape = tuple(shape)
+        self.clipped = clipped
         self.register_buffer("shift", shift.contiguous())
         self.register_buffer("scale", scale.contiguous())
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, D), the embedding."""
         embedding: Tensor = self.bottom(self.scaled(features))
-        return embedding
+        return embedding if self.clipped is None else self.clipped(embedding).to(embedding.dtype)
 
     def scaled(self, features: Tensor) -> Tensor:
         """(B, *S), the input of the bottom."""

@@ -78,6 +78,8 @@ class Protection:
         parties: whose embeddings are summed, if they are masked.
         clip: t, the largest magnitude of a number that is masked.
         levels: R, the number of integers that stand for numbers between -t and t.
+        event: what the release of one record costs, as ledgers have it; None: embeddings are not random.
+        bounds: what ``clip`` bounds of a random embedding: the norm of a ``record``, or each ``value``.
     """
 
     kind: Kind
@@ -86,6 +88,8 @@ class Protection:
     parties: tuple[str, ...] = ()
     clip: float = 0.0
     levels: int = 0
+    event: Mapping[str, Any] | None = None
+    bounds: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from lightning_vfl.aggregators import MaskedSum
+from lightning_vfl.aggregators import LocalGaussian, MaskedSum, PoissonBinomial
+from lightning_vfl.aggregators.local_gaussian import NoisyWire
 from lightning_vfl.datamodules.records.column_encoders import encoder_of
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.export.halves import PartyNetwork, ServerNetwork
@@ -28,6 +29,7 @@ from lightning_vfl.export.trained import Trained
 from lightning_vfl.federation.seat_sums import network_of
 from lightning_vfl.missing import Exclude, PadAfterNorm, Stale, Zeros
 from lightning_vfl.objectives import MultiLabel
+from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
 from lightning_vfl.trained.fitted import Fitted, FittedParty
 from lightning_vfl.types import Roll, Stage, VerticalBatch
@@ -72,14 +74,16 @@ def party_part(module: VFLModule, party: int) -> Part:
         encoders, names = tuple(list(tables.values())[party]), tuple(_names_of(list(tables.values())[party]))
     elif own.columns:  # each column of the file is one number
         encoders = tuple({"kind": "numbers", "column": name} for name in own.columns)
-    network = PartyNetwork(module.bottoms.parties[party], own.shape, own.shift, own.scale).eval()
+    noisy = noisy_wire(module)
+    clipped = None if noisy is None else noisy.mechanism.clipped
+    network = PartyNetwork(module.bottoms.parties[party], own.shape, own.shift, own.scale, clipped).eval()
     shape = own.shape if encoders is None else (len(own.shift),)
     example = _example(network, own).view(EXAMPLES, *shape)
     dtype = str(example.dtype).removeprefix("torch.")
     inputs = (Port("features", (RECORDS, *shape), dtype),)
     outputs = (Port("embedding", (RECORDS, module.embedding_widths[party]), "float32"),)
     in_ledgers = module.summed.network or network_of(module.bottoms.parties[party])  # as an evaluation names it
-    half = PartyHalf(encoders, names, protection_of(module), in_ledgers, sums_since(module, party))
+    half = PartyHalf(encoders, names, protection_of(module, party), in_ledgers, sums_since(module, party))
     return Part(
         party_names(module)[party],
         network,
@@ -138,7 +142,9 @@ def server_part(trained: Trained) -> Part:
     members, names, widths = roll.included_parties, party_names(module), module.embedding_widths
     *_, own = module.owners()
     head = partial(module.head, columns=module.columns_from(roll))
-    network = ServerNetwork([own], module.aggregator, head, module.objective, roll, widths).eval()
+    noisy = noisy_wire(module)
+    aggregator = module.aggregator if noisy is None else noisy.inner  # which does not clip a second time
+    network = ServerNetwork([own], aggregator, head, module.objective, roll, widths).eval()
     embeddings = tuple(torch.randn(EXAMPLES, widths[m], generator=torch.Generator().manual_seed(m)) for m in members)
     present = torch.ones(EXAMPLES, len(members), dtype=torch.bool)
     half = ServerHalf(
@@ -185,8 +191,8 @@ def differences(module: VFLModule) -> str:
     )
 
 
-def protection_of(module: VFLModule) -> Protection:
-    """How production protects the embeddings of this model."""
+def protection_of(module: VFLModule, party: int = 0) -> Protection:
+    """How production protects the embeddings of this model; ``party``: of which the half is."""
     aggregator = module.aggregator
     name = type(aggregator).__name__
     if isinstance(aggregator, MaskedSum) and aggregator.layout == "sum" and not module.roster.shared:
@@ -194,9 +200,24 @@ def protection_of(module: VFLModule) -> Protection:
         return Protection(Kind.MASKED, name, False, party_names(module), codec.clip, codec.levels)
     if aggregator.wire is None and aggregator.setup is None:
         return Protection(Kind.CLEAR, name)
-    if module.protected_evaluation:
-        return Protection(Kind.UNSERVED, name)
-    return Protection(Kind.CLEAR, name, consent=True)
+    if not module.protected_evaluation:
+        return Protection(Kind.CLEAR, name, consent=True)
+    everybody = tuple(range(module.roster.parties))
+    if isinstance(aggregator, LocalGaussian):
+        alone = aggregator.accounting.event((party,), module.embedding_widths, module.roster)
+        event = {**cast(PrivacyEvent, alone).plain(), "parties": len(everybody)}
+        return Protection(Kind.CLEAR, name, clip=aggregator.clip, event=event, bounds=aggregator.bounds)
+    if isinstance(aggregator, PoissonBinomial) and aggregator.inner.layout == "sum":
+        drawn = aggregator.accounting.event(everybody, module.embedding_widths, module.roster)
+        event = cast(PrivacyEvent, drawn).plain()
+        return Protection(Kind.MASKED, name, False, party_names(module), aggregator.clip, event=event, bounds="value")
+    return Protection(Kind.UNSERVED, name)
+
+
+def noisy_wire(module: VFLModule) -> NoisyWire | None:
+    """The wire of embeddings that each party clips before it adds noise in production; None: parties add no noise."""
+    wire = module.aggregator.wire
+    return wire if module.protected_evaluation and isinstance(wire, NoisyWire) else None
 
 
 def missing_of(module: VFLModule, network: ServerNetwork) -> Missing:
@@ -212,6 +233,7 @@ def missing_of(module: VFLModule, network: ServerNetwork) -> Missing:
         return Missing.SKIP
     if missing is Missing.SKIP or module.roster.shared or len(roll.included_parties) < module.roster.parties:
         return Missing.SKIP
+    noisy = noisy_wire(module)
     generator = torch.Generator().manual_seed(1)
     h = tuple(torch.randn(EXAMPLES, width, generator=generator) for width in module.embedding_widths)
     for party in range(module.roster.parties):
@@ -223,7 +245,8 @@ def missing_of(module: VFLModule, network: ServerNetwork) -> Missing:
         columns = module.aggregator.columns(module.embedding_widths, alone)
         with torch.no_grad():
             expected = module.objective.predict(module.output_of(without, alone, None, columns)).float()
-            if not torch.allclose(network(without, present), expected, 1e-5, 1e-6):
+            sent = without if noisy is None else tuple(noisy.mechanism.clipped(x).to(x.dtype) for x in without)
+            if not torch.allclose(network(sent, present), expected, 1e-5, 1e-6):
                 return Missing.SKIP
     return missing
 

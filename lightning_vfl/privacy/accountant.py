@@ -6,8 +6,6 @@ from math import inf, log, log1p, nextafter, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
@@ -18,6 +16,7 @@ from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, rdp_epsilon
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     Counts = NDArray[np.int64]  # (kinds, columns): the count of each kind of event
     Floats = NDArray[np.float64]
@@ -98,7 +97,7 @@ class PrivacyAccountant:
         >>> from lightning_vfl.privacy.events import PoissonBinomialEvent
         >>> accountant = PrivacyAccountant(records=1000)
         >>> event = PoissonBinomialEvent(levels=16, beta=0.1, parties=10, coordinates=16)
-        >>> batch = torch.arange(64)
+        >>> batch = np.arange(64)
         >>> f"{accountant.reserve(event, batch, delta=1e-5):.2f} {accountant.epsilon(delta=1e-5):.2f}"
         '11.34 0.00'
         >>> accountant.spend(event, batch)
@@ -116,7 +115,7 @@ class PrivacyAccountant:
         self._counts: dict[PrivacyEvent, NDArray[np.int32]] = {}  # (N,) each
         self._forget()
 
-    def spend(self, event: PrivacyEvent, record_ids: Tensor) -> None:
+    def spend(self, event: PrivacyEvent, record_ids: "Tensor | Counts") -> None:
         """Charge every named record with the event, as often as it is named.
 
         Raises:
@@ -180,7 +179,9 @@ class PrivacyAccountant:
             return smaller(renyi, prices.by_losses(self._totals()))
         return smaller(renyi, prices.highest_by_losses(self._rows(slice(None))))
 
-    def reserve(self, event: PrivacyEvent, record_ids: Tensor, delta: float, unit: str = "party-record") -> float:
+    def reserve(
+        self, event: PrivacyEvent, record_ids: "Tensor | Counts", delta: float, unit: str = "party-record"
+    ) -> float:
         """The ε after this event, without a charge.
 
         A budget passes the event with the highest possible cost in its unit: in ``party-record`` and ``party`` the
@@ -226,8 +227,15 @@ class PrivacyAccountant:
         charged = [self._counts.get(event, nothing)[: other.records] for event in other._counts]
         return all(bool((here >= there).all()) for here, there in zip(charged, other._counts.values(), strict=True))
 
+    @property
+    def counts(self) -> "Mapping[PrivacyEvent, NDArray[np.int32]]":
+        """By event, (N,) how often each record is charged with it."""
+        return self._counts
+
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint, for the safe loader: N, the events, counts (kinds, N) int32."""
+        import torch  # production charges in a process without it
+
         counts = np.stack(tuple(self._counts.values())) if self._counts else np.zeros((0, self.records), np.int32)
         events = [event.plain() for event in self._counts]
         return {"records": self.records, "events": events, "counts": torch.from_numpy(counts)}
@@ -244,7 +252,7 @@ class PrivacyAccountant:
                 "with the same data"
             )
         events = tuple(restored(plain) for plain in state["events"])
-        counts = state["counts"].cpu().numpy()
+        counts = as_array(state["counts"])
         wrong = (
             counts.shape != (len(events), self.records) or counts.dtype != np.int32 or len(set(events)) < len(events)
         )
@@ -262,13 +270,12 @@ class PrivacyAccountant:
         self._logged = 0
         self._known: dict[tuple[float, str], tuple[int, float]] = {}  # (δ, unit) -> length of the log at that time, ε
 
-    def _positions(self, record_ids: Tensor) -> "Counts":
+    def _positions(self, record_ids: "Tensor | Counts") -> "Counts":
         """(B,) int64, a copy."""
-        if record_ids.dim() != 1 or record_ids.dtype not in (torch.int64, torch.int32):
-            raise ConfigurationError(
-                f"record_ids must be positions (B,) int64; got {tuple(record_ids.shape)} of {record_ids.dtype}"
-            )
-        ids = record_ids.cpu().numpy().astype(np.int64)
+        given = as_array(record_ids)
+        if given.ndim != 1 or given.dtype not in (np.int64, np.int32):
+            raise ConfigurationError(f"record_ids must be positions (B,) int64; got {given.shape} of {given.dtype}")
+        ids = given.astype(np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.records):
             raise ConfigurationError(
                 f"record_ids must be positions in the {self.records:,} protected records; got {ids.min():,} to "
@@ -284,6 +291,11 @@ class PrivacyAccountant:
     def _totals(self) -> list[int]:
         """The number of releases by each kind of event, of all records together."""
         return [int(counts.sum(dtype=np.int64)) for counts in self._counts.values()]
+
+
+def as_array(values: "Tensor | NDArray[Any]") -> "NDArray[Any]":
+    """An array, or a tensor as one."""
+    return values if isinstance(values, np.ndarray) else values.cpu().numpy()
 
 
 class _Prices:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
-import torch
-from torch import Tensor
 
 from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     Words = Callable[[int], NDArray[np.uint64]]
 
@@ -46,7 +45,9 @@ class Line(NamedTuple):
 AS_THEY_ARE = Line(1.0, 0.0, -inf, inf)
 
 
-def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, ties: "Words | None" = None) -> Tensor:
+def binomial(
+    probability: "Tensor", trials: int, words: "Words", start: int = 0, ties: "Words | None" = None
+) -> "Tensor":
     r"""Independent draws of Binomial(b, p), one for every element of p.
 
     p is rounded TOWARDS 1/2, to :math:`k / 2^{40}`: a p in [1/2 - β, 1/2 + β] stays in this interval, so a privacy
@@ -75,6 +76,7 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, t
         ConfigurationError: for a b below 1, a ``start`` below 0, and p outside [0, 1] or NaN.
 
     Examples:
+        >>> import torch
         >>> from lightning_vfl.streams import stream
         >>> p = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
         >>> drawn = binomial(p, 16, stream(0, "quantise", 3).random_raw)
@@ -91,34 +93,47 @@ def binomial(probability: Tensor, trials: int, words: "Words", start: int = 0, t
     """
     positive("trials", trials, whole=True)
     within("start", start, 0, whole=True)
+    import torch  # production draws in a process without it
+
     drawn = torch.empty(probability.shape, dtype=torch.int64)
     binomial_of(probability, AS_THEY_ARE, trials, words, drawn, start, ties)
     return drawn.to(probability.device)
 
 
 def binomial_of(
-    values: Tensor, line: Line, trials: int, words: "Words", out: Tensor, start: int = 0, ties: "Words | None" = None
+    values: "Tensor | NDArray[Any]",
+    line: Line,
+    trials: int,
+    words: "Words",
+    out: "Tensor | NDArray[Any]",
+    start: int = 0,
+    ties: "Words | None" = None,
 ) -> None:
     """Set ``out`` to the draws of ``binomial`` for p = slope * clip(x) + shift in float64, without storing p.
 
-    Shapes: ``values`` (*S), floating point, any device; ``out`` (*S) int32 or int64, contiguous, on the CPU.
+    Shapes: ``values`` (*S), a tensor of floating point on any device, or an array of float32 or float64; ``out`` (*S)
+        int32 or int64, contiguous, an array or a tensor on the CPU.
     Guarantee: the same bits as ``binomial`` of that p.
 
     Raises:
         ConfigurationError: if a p is outside [0, 1] or NaN.
     """
     x = _floats(values)
-    if x.size and not _fill(out.view(-1).numpy(), x, line, trials, words, start, ties):
+    if x.size and not _fill(np.asarray(out).reshape(-1), x, line, trials, words, start, ties):
         raise ConfigurationError("probabilities outside [0, 1] or NaN have no draws; clip the embeddings before")
 
 
-def beyond(x: Tensor, bound: float) -> tuple[int, int]:
+def beyond(x: "Tensor", bound: float) -> tuple[int, int]:
     """How many values are outside [-bound, bound] or NaN, and how many are infinite or NaN; compared in float64."""
     outside, infinite = _beyond(_floats(x), float(bound))
     return int(outside), int(infinite)
 
 
-def _floats(x: Tensor) -> "NDArray[Any]":
+def _floats(x: "Tensor | NDArray[Any]") -> "NDArray[Any]":
+    if isinstance(x, np.ndarray):
+        return x.reshape(-1)
+    import torch
+
     real = torch.float32 if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else torch.float64
     flat: NDArray[Any] = x.detach().reshape(-1).to("cpu", real).numpy()
     return flat

@@ -32,7 +32,7 @@ References:
 """
 
 from collections.abc import Callable
-from math import pi
+from math import frexp, pi
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,6 +50,40 @@ LARGEST_SCALE = 2.0**40  # beyond, the error bound is above 1/2 and every number
 _LEAST_WORD = np.uint64(2**44)
 _LEAST_RADIUS = 2.0**-10
 _ERROR = 2.0**-42
+# A norm in float64 is off by (D / 2 + 2) 2⁻⁵³ of itself: up to D = 16,000 this keeps it from passing the clip.
+INSIDE = 1 - 2.0**-40
+# The grid: steps of at most σ 2⁻²⁰, so that rounding to it is small beside the noise, and of at least C 2⁻⁶⁰, so that a
+# clipped value and its noise fit 64 bits.
+_FINE, _COARSE, _SMALLEST = 20, 60, -1022
+
+
+def with_noise(clipped: "NDArray[np.float64]", sigma: float, clip: float, words: "Words") -> "NDArray[np.float64]":
+    """The rounded sum of clipped embeddings and secret noise N(0, σ² I), without the gaps of floating point.
+
+    Shapes: (B, D). Units: those of the embeddings.
+    Guarantee: a function of the ideal Gaussian mechanism at a point of the grid that is not longer than ``clipped``.
+
+    Args:
+        clipped: embeddings of which no row, or no value, is longer than the clip; ``INSIDE`` times the clip is safe.
+        sigma: σ.
+        clip: C.
+        words: returns the next n uniform 64-bit words for n.
+    """
+    step = grid(sigma, clip)
+    # exact: a step is a power of two; and towards zero, so that nothing becomes longer than the clip
+    whole = np.trunc(clipped / step).astype(np.int64)
+    whole += rounded_normal(clipped.size, sigma / step, words).reshape(clipped.shape)
+    return whole.astype(np.float64) * step
+
+
+def grid(sigma: float, clip: float) -> float:
+    """The step γ of the grid that clipped embeddings and their noise are rounded to: a power of two.
+
+    Examples:
+        >>> grid(sigma=1.5, clip=1.0) == 2.0**-20
+        True
+    """
+    return 2.0 ** max(frexp(sigma)[1] - 1 - _FINE, frexp(clip)[1] - _COARSE, _SMALLEST)
 
 
 def rounded_normal(count: int, scale: float, words: "Words") -> "NDArray[np.int64]":

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy.accountant import PrivacyAccountant
+from lightning_vfl.privacy.accountant import PrivacyAccountant, as_array
 from lightning_vfl.privacy.events import PrivacyEvent, restored
 from lightning_vfl.privacy.known_records import KnownRecords
 from lightning_vfl.trained.id_hashes import UNDATED, of_text, text_of
@@ -29,6 +27,7 @@ from lightning_vfl.whole_files import whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
 VERSION = 2
 READABLE = (1, 2)  # version 1 has no ids: its records are known by their positions in the training records
@@ -91,7 +90,7 @@ class PrivacyLedger:
         >>> from tempfile import mkdtemp
         >>> from lightning_vfl.privacy.events import GaussianEvent
         >>> ledger = PrivacyLedger.begin(Path(mkdtemp()), PrivacyAccountant(10))
-        >>> ledger.charge(0, GaussianEvent(sigma=2.0, sensitivity=1.0, parties=3), torch.tensor([7, 3]))
+        >>> ledger.charge(0, GaussianEvent(sigma=2.0, sensitivity=1.0, parties=3), np.array([7, 3]))
         >>> ledger, accountant = PrivacyLedger.read(ledger.path)
         >>> f"{accountant.epsilon(delta=1e-5):.2f}"
         '1.99'
@@ -214,7 +213,7 @@ class PrivacyLedger:
         if counts:
             rows = np.stack([_longer(charged, records) for charged in counts.values()]).astype(np.int32)
             events = [event.plain() for event in counts]
-            accountant.load_state_dict({"records": records, "events": events, "counts": torch.from_numpy(rows)})
+            accountant.load_state_dict({"records": records, "events": events, "counts": rows})
         size = sum(len(line) + 1 for line in lines)
         sent = np.unique(np.concatenate(clear))
         return cls(path, run, records, whole, size, after, known, trained, sent, sums, left_out), accountant
@@ -232,7 +231,9 @@ class PrivacyLedger:
             ) from error
         return ledger, accountant
 
-    def charge(self, number: int, event: PrivacyEvent, record_ids: Tensor, stage: str = "") -> None:
+    def charge(
+        self, number: int, event: PrivacyEvent, record_ids: "Tensor | NDArray[np.int64]", stage: str = ""
+    ) -> None:
         """Append the release of these records in a round, and wait until it is on the disk; ``stage``: "" is training.
 
         Args:
@@ -244,7 +245,7 @@ class PrivacyLedger:
         entry: dict[str, Any] = {"round": number}
         if stage:
             entry["stage"] = stage
-        self._write(entry | {"event": event.plain(), "ids": _packed(record_ids.cpu().numpy())})
+        self._write(entry | {"event": event.plain(), "ids": _packed(as_array(record_ids))})
 
     def name(self, hashes: "NDArray[np.int64]") -> None:
         """Append the hashes of further records, and wait until they are on the disk."""
@@ -287,10 +288,9 @@ def _line(entry: dict[str, Any]) -> bytes:
 
 def _carried(accountant: PrivacyAccountant) -> Iterator[dict[str, Any]]:
     """The accountant's counts as charges without a round: one for each event and count."""
-    state = accountant.state_dict()
-    for event, counts in zip(state["events"], state["counts"].numpy(), strict=True):
+    for event, counts in accountant.counts.items():
         for times in np.unique(counts[counts > 0]).tolist():
-            yield {"event": event, "times": times, "ids": _packed(np.flatnonzero(counts == times))}
+            yield {"event": event.plain(), "times": times, "ids": _packed(np.flatnonzero(counts == times))}
 
 
 def _packed(ids: "NDArray[Any]") -> str:

@@ -1,19 +1,24 @@
 """A party's process: it calls the gateway, and answers with embeddings of its records."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 
+from lightning_vfl.crypto.keystream import Keystream
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, nearest, printable
-from lightning_vfl.export.manifest import Kind
+from lightning_vfl.export.manifest import Kind, Protection
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile
 from lightning_vfl.federation.connections import calling, in_words, party_credentials
 from lightning_vfl.federation.identity import Identity, load
+from lightning_vfl.privacy.events import GaussianEvent, restored
+from lightning_vfl.privacy.exact_normal import INSIDE, with_noise
+from lightning_vfl.serving.charges import Charges
 from lightning_vfl.serving.log import log
-from lightning_vfl.serving.masks import ConnectionKeys
+from lightning_vfl.serving.masks import ConnectionKeys, codec_of
 from lightning_vfl.serving.messages import (
     METHOD,
     SERVICE,
@@ -57,13 +62,16 @@ class Endpoint:
                 f"the half is of party '{name}', which {charter.federation} does not have; {nearest(name, names)}"
             )
         self._sums: SumsBefore | None = None
+        self._charges: Charges | None = None
+        self._withheld: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
+        self._released = release_of(half.protection)
         protection = half.protection
         if protection.consent and seat.evaluate is not Consent.PLAIN:
             raise ConfigurationError(
                 f"the gateway would read every embedding, which {protection.aggregator} hides in training; set "
                 "evaluate: plain in seat.yaml to agree"
             )
-        if seat.budget is not None:
+        if seat.budget is not None and protection.event is None:
             raise ConfigurationError(
                 "seat.yaml has a budget, but embeddings in production have no noise, so nothing bounds their loss; "
                 "remove the budget to agree"
@@ -78,10 +86,19 @@ class Endpoint:
                     f"the sum is over {len(protection.parties)} parties, fewer than least_members of seat.yaml or 2; "
                     "lower least_members"
                 )
+        if protection.event is not None:
+            if seat.ledger is None:
+                raise ConfigurationError(
+                    f"{protection.aggregator} charges a ledger; name one with ledger: in seat.yaml"
+                )
+            self._charges = Charges(seat.ledger, restored(protection.event), seat.budget)
+            self._withheld = self._charges.charge
+        elif protection.kind is Kind.MASKED:
             if not half.network:
                 raise ConfigurationError("the half does not name its network; export the model again")
             if seat.ledger is not None:
                 self._sums = SumsBefore(seat.ledger, half.network, len(protection.parties), half.sums_since)
+                self._withheld = self._sums.withheld
         self.name = name
         self._half = half
         self._charter = charter
@@ -95,12 +112,15 @@ class Endpoint:
     @property
     def withheld(self) -> str:
         """How many records are not served because a sum without a party has them, in a line; empty: none can be."""
+        if self._charges is not None:
+            left = self._charges.left
+            return "answers are charged without a budget" if left is None else f"budget: ε = {left:.4g} is left"
         if self._half.protection.kind is not Kind.MASKED:
             return ""
         if self._sums is None:
             return "the seat has no ledger: records of earlier sums without a party are not withheld"
         noted = len(self._sums)
-        withheld = int(self._sums.apart(self._half.all_ids).sum())
+        withheld = int(self._sums.withheld(self._half.all_ids).sum())
         line = f"{withheld:,} records are withheld: {self._sums.ledger} has them in sums without a party"
         if withheld < noted:
             line += f"; {noted - withheld:,} others in such sums are not in the table, or were noted without ids"
@@ -109,7 +129,7 @@ class Endpoint:
     @property
     def in_the_clear(self) -> str:
         """What the gateway reads, in a line."""
-        return said_of(self._half.protection.kind)
+        return said_of(self._half.protection)
 
     def stop(self) -> None:
         """End ``run`` after the answer that is on its way."""
@@ -187,28 +207,66 @@ class Endpoint:
         if not isinstance(message, Ask):
             raise ConfigurationError(f"the gateway has sent {type(message).__name__}; install equal versions")
         try:
-            values, known = self._half.embed(message.ids)
+            ids, places = np.unique(message.ids, return_inverse=True)  # a record has one answer in a request
+            values, known = self._half.embed(ids)
             withheld = np.zeros_like(known)
-            if self._sums is not None:
-                withheld = known & self._sums.apart(message.ids)
+            if self._withheld is not None:
+                withheld[known] = self._withheld(ids[known])
                 known &= ~withheld
-            sent: NDArray[Any] = values
+                values[~known] = 0
+            sent = self._released(values)[places]
             if keys is not None:
-                sent = keys.mask(message.number, message.content, values, known)
-            return Embeddings(message.number, sent, known, withheld)
+                sent = keys.mask(message.number, message.content, sent, known[places])
+            return Embeddings(message.number, sent, known[places], withheld[places])
         except ConfigurationError as error:
             log("request refused", reason=str(error))
             return Withheld(message.number, str(error)[:500])
 
 
-def said_of(kind: Kind) -> str:
+def said_of(protection: Protection) -> str:
     """What the gateway reads of the parties' records, in a line."""
-    if kind is Kind.MASKED:
-        return (
-            "embeddings are masked: the gateway reads their sum over all parties, and which ids each party has; "
-            "parties read which ids are asked for"
-        )
-    return (
-        "embeddings are in the clear: the gateway reads every party's embeddings, and which ids each party has; "
-        "parties read which ids are asked for"
-    )
+    random = "" if protection.event is None else " with noise, which is charged,"
+    if protection.kind is Kind.MASKED:
+        line = f"embeddings{random} are masked: the gateway reads their sum over all parties"
+    else:
+        line = f"embeddings{random} are in the clear: the gateway reads every party's embeddings"
+    return f"{line}, and which ids each party has; parties read which ids are asked for"
+
+
+def release_of(protection: Protection) -> "Callable[[NDArray[np.float32]], NDArray[Any]]":
+    """What a party makes of its embeddings before it masks or sends them."""
+    if protection.kind is Kind.MASKED:
+        return codec_of(protection).to_words
+    event = None if protection.event is None else restored(protection.event)
+    return GaussianNoise(protection, event) if isinstance(event, GaussianEvent) else lambda values: values
+
+
+class GaussianNoise:
+    """Clips embeddings and adds noise from the operating system, as ``LocalGaussian`` does.
+
+    Args:
+        protection: has the clip and what it bounds.
+        event: has σ.
+    """
+
+    def __init__(self, protection: Protection, event: GaussianEvent) -> None:
+        self._clip = protection.clip
+        self._by_record = protection.bounds == "record"
+        self._sigma = event.sigma
+        self._random = Keystream()
+
+    def __call__(self, values: "NDArray[np.float32]") -> "NDArray[np.float32]":
+        """(B, D) the noisy embeddings."""
+        if not np.isfinite(values).all():
+            raise ConfigurationError("NaN or infinite embeddings cannot be hidden by noise; correct the table")
+        noisy = with_noise(self.clipped(values), self._sigma, self._clip, self._random.words)
+        return noisy.astype(np.float32)
+
+    def clipped(self, values: "NDArray[np.float32]") -> "NDArray[np.float64]":
+        """(B, D) rows, or values, that are longer than the clip are scaled down to it."""
+        exact = values.astype(np.float64)
+        if not self._by_record:
+            return np.clip(exact, -self._clip, self._clip)
+        inside = self._clip * INSIDE
+        norm = np.linalg.norm(exact, axis=1, keepdims=True)
+        return exact * (inside / np.maximum(norm, inside))

@@ -132,7 +132,7 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
             {
                 "model": model,
                 "aggregator": server.half.aggregator,
-                "protection": said_of(server.protection.kind),
+                "protection": said_of(server.protection),
                 "without_a_party": str(server.half.missing),
                 "parties": gateway.states,
             },

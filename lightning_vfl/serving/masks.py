@@ -14,6 +14,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Protection
 from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.identity import Identity
+from lightning_vfl.privacy.events import PoissonBinomialEvent, restored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +47,43 @@ class SumCodec:
         return ((total.astype(np.float64) - n * (self._levels // 2)) * step).astype(np.float32)
 
 
+class DrawCodec:
+    """Numbers in [-C, C] as draws of Binomial(b, 1/2 + β x / C), as ``PoissonBinomial`` sends them.
+
+    Guarantee: draws are exact, and from the operating system; every call has new ones.
+
+    Args:
+        clip: C; numbers outside count as -C and C.
+        event: b and β.
+    """
+
+    def __init__(self, clip: float, event: PoissonBinomialEvent) -> None:
+        self._clip = clip
+        self._event = event
+        self._random = Keystream()
+
+    def to_words(self, values: "NDArray[np.float32]") -> "NDArray[np.uint32]":
+        """The draws of numbers."""
+        from lightning_vfl.privacy.binomial import Line, binomial_of  # numba takes 0.5 s to load
+
+        line = Line(self._event.beta / self._clip, 0.5, -self._clip, self._clip)
+        drawn = np.empty(values.shape, np.int32)
+        binomial_of(values, line, self._event.levels, self._random.words, drawn, ties=self._random.words)
+        return drawn.astype(np.uint32)
+
+    def to_real(self, total: "NDArray[np.uint32]", n: int) -> "NDArray[np.float32]":
+        """The estimate of the sum of n numbers, from the sum of their draws."""
+        levels = self._event.levels
+        twice = 2.0 * total.astype(np.float64) - n * levels
+        return (twice * (self._clip / (2.0 * self._event.beta * levels))).astype(np.float32)
+
+
+def codec_of(protection: Protection) -> SumCodec | DrawCodec:
+    """How embeddings become integers that are summed."""
+    event = None if protection.event is None else restored(protection.event)
+    return DrawCodec(protection.clip, event) if isinstance(event, PoissonBinomialEvent) else SumCodec(protection)
+
+
 class ConnectionKeys:
     """The keys of one connection of an endpoint; a new connection has new keys.
 
@@ -69,7 +107,6 @@ class ConnectionKeys:
         self._charter = charter
         self._model = model
         self._parties = protection.parties
-        self._codec = SumCodec(protection)
         self._pair = KeyPair()
         self._random = Keystream()
         self._keys: PairKeys | None = None
@@ -105,14 +142,14 @@ class ConnectionKeys:
             raise ConfigurationError(f"the keys that the gateway gives cannot be used: {error}") from None
 
     def mask(
-        self, number: int, ids: "NDArray[np.generic]", values: "NDArray[np.float32]", known: "NDArray[np.bool_]"
+        self, number: int, ids: "NDArray[np.generic]", values: "NDArray[np.uint32]", known: "NDArray[np.bool_]"
     ) -> "NDArray[np.uint32]":
         """(B, D) the masked integers of embeddings.
 
         Args:
             number: of the request.
             ids: (B,) as they have travelled.
-            values: (B, D) embeddings.
+            values: (B, D) the integers of embeddings.
             known: (B,) bool, the records that this party has.
 
         Raises:
@@ -123,7 +160,7 @@ class ConnectionKeys:
         if number <= self._last:
             raise ConfigurationError(f"request {number} comes after request {self._last}, and masks are used once")
         self._last = number
-        words = self._codec.to_words(values)
+        words = values.copy()
         lacking = int((~known).sum())
         if lacking:
             random = self._random.words(lacking * words.shape[1])
@@ -147,4 +184,4 @@ def unmasked(masked: "list[NDArray[np.uint32]]", protection: Protection) -> "NDA
     total = masked[0].copy()
     for words in masked[1:]:
         total += words
-    return SumCodec(protection).to_real(total, len(masked))
+    return codec_of(protection).to_real(total, len(masked))

@@ -116,6 +116,6 @@ def served(folder: Path, protection: Protection | None) -> Protection:
     if protection.kind is Kind.UNSERVED:
         raise ConfigurationError(
             f"{protection.aggregator} protects embeddings in a way that production does not offer; train with "
-            "MaskedSum, or export with evaluate: plain"
+            "MaskedSum or LocalGaussian, or export with evaluate: plain"
         )
     return protection

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class SumsBefore:
     """The sums of one network in the ledger of a seat, as its runs write them.
 
-    Guarantee: a sum whose line is on the disk when ``apart`` is called counts.
+    Guarantee: a sum whose line is on the disk when ``withheld`` is called counts.
     Not guaranteed: anything about sums that the ledger does not have, as those of another host or those that follow,
         and about records that a training without ids has noted by their places. A sum of an earlier round does not
         count: it differs from a served one by the embedding of the missing party, and by how far training has moved
@@ -46,7 +46,7 @@ class SumsBefore:
     def __len__(self) -> int:
         return len(self._apart)
 
-    def apart(self, ids: "NDArray[Any]") -> "NDArray[np.bool_]":
+    def withheld(self, ids: "NDArray[Any]") -> "NDArray[np.bool_]":
         """(B,) bool, the records that have been summed without a party."""
         self._read_on()
         if not len(self._apart):

@@ -9,12 +9,13 @@ import torch
 
 from lightning_vfl.absence import PredictWithout
 from lightning_vfl.absence.stand_ins import Exclude
-from lightning_vfl.aggregators import LocalGaussian, MaskedSum, Mean
+from lightning_vfl.aggregators import LagrangeShared, LocalGaussian, MaskedSum, Mean, PoissonBinomial
 from lightning_vfl.callbacks import PredictionWriter
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.write import export_model
 from lightning_vfl.federation.charter import SeatFile
 from lightning_vfl.federation.local import found
+from lightning_vfl.privacy import Sigma
 from lightning_vfl.serving.endpoint import Endpoint
 from lightning_vfl.serving.gateway import Gateway
 from lightning_vfl.serving.party_half import Records, ServedParty
@@ -49,7 +50,7 @@ class Exported:
         self.charter = found("production", PARTIES, folder)
 
     def seat(self, name):
-        return SeatFile(self.folder / "keys" / f"{name}.key")
+        return SeatFile(self.folder / "keys" / f"{name}.key", ledger=self.folder / f"{name}.privacy.jsonl")
 
     def endpoint(self, name):
         records = Records(self.folder / "new" / f"{name}.csv")
@@ -68,12 +69,13 @@ def served(exported, ids, parties=PARTIES):
     return asyncio.run(ask())
 
 
-def assert_same(entries, expected):
+def assert_same(entries, expected, close=CLOSE):
     """The same decisions, and the same probabilities; of several classes each."""
     names = [name for name in expected if name.startswith("probability_")]
     probabilities = [list(one.values()) if isinstance(one, dict) else [one] for one in entries["probability"]]
-    assert entries["decision"].tolist() == expected["decision"].tolist()
-    np.testing.assert_allclose(probabilities, expected[names], atol=CLOSE)
+    if close == CLOSE:
+        assert entries["decision"].tolist() == expected["decision"].tolist()
+    np.testing.assert_allclose(probabilities, expected[names], atol=close)
 
 
 @pytest.mark.parametrize("aggregator", [Mean(), MaskedSum()], ids=["clear", "masked"])
@@ -93,7 +95,20 @@ def test_production_without_a_party_predicts_what_predict_without_it_writes(tmp_
     assert_same(served(exported, expected["record"].tolist(), PARTIES[:1]), expected)
 
 
-def test_a_model_with_noise_is_refused_in_one_line(tmp_path):
-    exported = Exported(tmp_path, LocalGaussian(draws="seeded"), protected=True)
-    with pytest.raises(ConfigurationError, match="LocalGaussian protects embeddings in a way that production does not"):
+@pytest.mark.parametrize(
+    ("aggregator", "close"),
+    [(LocalGaussian(Sigma(1e-7)), CLOSE), (PoissonBinomial(levels=2**14, clip_outside=True), 0.05)],
+    ids=["noise", "draws"],
+)
+def test_production_with_little_noise_predicts_what_predict_writes(aggregator, close, tmp_path):
+    exported = Exported(tmp_path, aggregator, protected=True)
+    expected = predictions(exported.module, tables(tmp_path / "new"), tmp_path)
+    assert_same(served(exported, expected["record"].tolist()), expected, close)
+
+
+def test_a_model_with_shares_is_refused_in_one_line(tmp_path):
+    exported = Exported(tmp_path, LagrangeShared(), protected=True)
+    with pytest.raises(
+        ConfigurationError, match="LagrangeShared protects embeddings in a way that production does not"
+    ):
         exported.endpoint("bank")

@@ -37,8 +37,12 @@ def values_of(party):
     return np.random.default_rng(PARTIES.index(party)).uniform(-3, 3, (len(IDS), 4)).astype(np.float32)
 
 
+def words_of(party):
+    return SumCodec(MASKED).to_words(values_of(party))
+
+
 def test_the_sum_is_the_sum_of_the_rounded_numbers_in_exact_arithmetic(subject):
-    masked = [one.mask(1, IDS, values_of(name), KNOWN) for name, one in agreed(subject).items()]
+    masked = [one.mask(1, IDS, words_of(name), KNOWN) for name, one in agreed(subject).items()]
     step = 2 * MASKED.clip / MASKED.levels
     whole = [[[round(float(x) / step) for x in row] for row in values_of(name)] for name in PARTIES]
     expected = np.array([[sum(cells) * step for cells in zip(*rows, strict=True)] for rows in zip(*whole, strict=True)])
@@ -64,7 +68,7 @@ def test_no_keystream_is_used_twice_over_requests_and_restarts(subject, monkeypa
     for start in range(4):
         for number in (1, 2, 9):
             for name in PARTIES:
-                keys[name].mask(number, IDS, values_of(name), KNOWN)
+                keys[name].mask(number, IDS, words_of(name), KNOWN)
         restarted = PARTIES[start % 3]
         keys[restarted] = connected(subject, restarted)  # the same numbers come again, as from a new gateway
         others = {name: connected(subject, name) for name in PARTIES if name != restarted}
@@ -79,10 +83,10 @@ def test_no_keystream_is_used_twice_over_requests_and_restarts(subject, monkeypa
 
 def test_a_number_that_does_not_increase_is_refused(subject):
     keys = agreed(subject)["bank"]
-    keys.mask(5, IDS, values_of("bank"), KNOWN)
+    keys.mask(5, IDS, words_of("bank"), KNOWN)
     for number in (5, 4):
         with pytest.raises(ConfigurationError, match=r"after request 5, and masks are used once"):
-            keys.mask(number, IDS, values_of("bank"), KNOWN)
+            keys.mask(number, IDS, words_of("bank"), KNOWN)
 
 
 @pytest.mark.parametrize("other", ["ids", "number"])
@@ -92,7 +96,7 @@ def test_sums_of_different_requests_are_unreadable(other, subject):
     for name in PARTIES:
         odd = name == "telco"
         ids = IDS[::-1] if odd and other == "ids" else IDS
-        masked.append(keys[name].mask(2 if odd and other == "number" else 1, ids, values_of(name), KNOWN))
+        masked.append(keys[name].mask(2 if odd and other == "number" else 1, ids, words_of(name), KNOWN))
     total = sum(masked)
     assert (total >= 3 * MASKED.levels).sum() > total.size / 2  # a sum of three is smaller; most of 2^32 is above
 
@@ -101,9 +105,9 @@ def test_a_record_that_one_party_lacks_shows_nothing_of_the_others(subject):
     keys = agreed(subject)
     lacks = KNOWN.copy()
     lacks[2] = False
-    masked = [keys[name].mask(1, IDS, values_of(name), lacks if name == "shop" else KNOWN) for name in PARTIES]
+    masked = [keys[name].mask(1, IDS, words_of(name), lacks if name == "shop" else KNOWN) for name in PARTIES]
     again = agreed(subject)
-    masked_again = [again[name].mask(1, IDS, values_of(name), lacks if name == "shop" else KNOWN) for name in PARTIES]
+    masked_again = [again[name].mask(1, IDS, words_of(name), lacks if name == "shop" else KNOWN) for name in PARTIES]
     first, second = sum(masked), sum(masked_again)
     assert (first[2] != second[2]).all()
     others = np.arange(6) != 2

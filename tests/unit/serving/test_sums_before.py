@@ -47,8 +47,8 @@ def test_exactly_the_records_of_late_short_sums_of_this_network_are_apart(seed, 
             ledger.note_left_out(NETWORK, 3, "test")
         if network == NETWORK and parties != ALL and trained >= SINCE:
             expected |= {*ids}
-        assert [one in expected for one in IDS] == sums.apart(asked).tolist()
-    assert sums_of(ledger).apart(asked).tolist() == [one in expected for one in IDS]
+        assert [one in expected for one in IDS] == sums.withheld(asked).tolist()
+    assert sums_of(ledger).withheld(asked).tolist() == [one in expected for one in IDS]
     assert len(sums) == len(expected) > 0
 
 
@@ -58,7 +58,7 @@ def test_a_line_of_an_older_version_counts(ledger):
     text = ledger.path.read_text()
     assert line in text
     ledger.path.write_text(text.replace(line, ""))
-    assert sums_of(ledger).apart(np.array([1, 2])).tolist() == [True, False]
+    assert sums_of(ledger).withheld(np.array([1, 2])).tolist() == [True, False]
 
 
 def test_a_line_counts_when_it_is_whole(ledger):
@@ -66,17 +66,17 @@ def test_a_line_counts_when_it_is_whole(ledger):
     whole = ledger.path.read_bytes()
     ledger.path.write_bytes(whole[:-9])  # as a run that is writing
     sums = sums_of(ledger)
-    assert not sums.apart(np.array([1])).any()
+    assert not sums.withheld(np.array([1])).any()
     with ledger.path.open("ab") as file:
         file.write(whole[-9:])
-    assert sums.apart(np.array([1, 2])).tolist() == [True, False]
+    assert sums.withheld(np.array([1, 2])).tolist() == [True, False]
 
 
 def test_a_ledger_that_begins_later_counts(tmp_path):
     sums = SumsBefore(tmp_path / "seat.privacy.jsonl", NETWORK, len(ALL), SINCE)
-    assert not sums.apart(np.array([1])).any()
+    assert not sums.withheld(np.array([1])).any()
     note(PrivacyLedger.begin(tmp_path / "seat.privacy.jsonl", PrivacyAccountant(0)), (1, 2), [1])
-    assert sums.apart(np.array([1])).all()
+    assert sums.withheld(np.array([1])).all()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_ledger_that_is_not_the_one_that_was_read_is_refused(change, said, led
     change(ledger.path)
     for _ in range(2):  # nothing is served later either
         with pytest.raises(ConfigurationError, match=said):
-            sums.apart(np.array([1]))
+            sums.withheld(np.array([1]))
 
 
 def test_a_running_endpoint_serves_no_record_from_the_line_on(ledger, tmp_path):
