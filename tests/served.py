@@ -51,12 +51,14 @@ class Subject:
         missing: what a prediction without a party is.
         overlap: whether parties may lack records.
         ids: party -> the ids of its records; None: all have 0 to 49.
+        before: of whose federation they are; this is another version of its model. None: of a new one.
     """
 
-    def __init__(self, folder, protection=CLEAR, missing=Missing.EXCLUDE, overlap="inner", ids=None):
+    def __init__(self, folder, protection=CLEAR, missing=Missing.EXCLUDE, overlap="inner", ids=None, before=None):
         self.folder = Path(folder)
+        self.model = ("f" if before is None else "e") * 64
         self.seat_settings = {}  # by party
-        random = np.random.default_rng(0)
+        random = np.random.default_rng(0 if before is None else 1)
         self.weights = {name: random.normal(size=(COLUMNS, WIDTH)).astype(np.float32) for name in PARTIES}
         self.top = random.normal(size=(WIDTH,)).astype(np.float32)
         self.tables = {}
@@ -69,10 +71,11 @@ class Subject:
                 writer.writerows([one, *values.tolist()] for one, values in self.tables[name].items())
             self._write_party(name, protection)
         self._write_server(protection, missing, overlap)
-        self.charter = found("production", PARTIES, self.folder)
+        self.keys = self.folder / "keys" if before is None else before.keys
+        self.charter = found("production", PARTIES, self.folder) if before is None else before.charter
 
     def seat(self, name, **settings):
-        return SeatFile(self.folder / "keys" / f"{name}.key", **settings)
+        return SeatFile(self.keys / f"{name}.key", **settings)
 
     def records(self, name):
         return Records(self.folder / f"{name}.csv")
@@ -84,8 +87,9 @@ class Subject:
         settings = self.seat_settings.get(name, {}) | settings
         return Endpoint(ServedParty(self.half(name), self.records(name)), self.charter, self.seat(name, **settings))
 
-    def gateway(self, deadline=5.0):
-        return Gateway(ServedServer(self.half(SERVER)), self.charter, self.seat(SERVER), deadline)
+    def gateway(self, deadline=5.0, more=()):
+        servers = [ServedServer(subject.half(SERVER)) for subject in (self, *more)]
+        return Gateway(servers, self.charter, self.seat(SERVER), deadline)
 
     def expected(self, ids, parties=PARTIES):
         """The oracle: the predictions in float64, from the parties that have each record."""
@@ -138,13 +142,13 @@ class Subject:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
         onnx.save(model, folder / "half.onnx")
         programs = {Engine.ONNX: Program("half.onnx", hash_of(folder / "half.onnx"))}
-        Manifest(name, "f" * 64, half, *ports, programs).write(folder)
+        Manifest(name, self.model, half, *ports, programs).write(folder)
 
 
 @asynccontextmanager
-async def running(subject, parties=PARTIES, deadline=5.0):
+async def running(subject, parties=PARTIES, deadline=5.0, **settings):
     """A gateway and endpoints in this process, over gRPC with TLS; the endpoints by name, and their tasks."""
-    gateway = subject.gateway(deadline)
+    gateway = subject.gateway(deadline, **settings)
     await gateway.start()
     tasks = {}
     try:

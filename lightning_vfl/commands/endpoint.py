@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -58,6 +59,9 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.description = _ABOUT
     parser.add_argument("half", type=str, metavar="HALF", help="folder of the party's exported half")
     parser.add_argument("--table", type=str, required=True, metavar="FILE", help="the records: CSV, Parquet or arrays")
+    parser.add_argument(
+        "--training", type=str, metavar="FILE", help="the records of training: drift against them is in the log"
+    )
     parser.add_argument("--id_column", type=str, default="id", help="column of the ids")
     parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
     parser.add_argument("--encoding", type=str, default="utf-8", help="of the text of a CSV file")
@@ -93,7 +97,8 @@ def _run(given: Namespace) -> int:
     table = Path(given.table)
     records = Records(table, given.id_column, given.separator, given.encoding, given.leave_out, given.work_dir)
     half = ServedParty(Path(given.half), records, Engine(given.engine))
-    endpoint = Endpoint(half, charter, seat)
+    drift = half.drift(replace(records, path=Path(given.training))) if given.training else None
+    endpoint = Endpoint(half, charter, seat, drift)
     print(f"party {endpoint.name}: {len(half):,} records, model {half.manifest.model[:12]}", flush=True)
     print(endpoint.in_the_clear, *filter(None, [endpoint.withheld]), sep="\n", flush=True)
     asyncio.run(run_endpoint(endpoint))

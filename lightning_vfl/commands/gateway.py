@@ -44,7 +44,12 @@ def run_alone(arguments: Sequence[str]) -> int:
 
 def _add_options(parser: ArgumentParser) -> None:
     parser.description = _ABOUT
-    parser.add_argument("half", type=str, metavar="HALF", help="folder of the server's exported half")
+    parser.add_argument(
+        "half", type=str, nargs="+", metavar="HALF", help="folder of the server's exported half; of each version"
+    )
+    parser.add_argument(
+        "--training", type=str, metavar="FILE", help="predictions of training records (CSV): /metrics has the drift"
+    )
     parser.add_argument("--http", type=str, default="127.0.0.1:8080", help="host:port for requests, without TLS")
     parser.add_argument("--deadline_ms", type=float, default=1000.0, help="time that the parties have for an answer")
     parser.add_argument("--gather_ms", type=float, default=2.0, help="longest time in which requests are joined")
@@ -54,6 +59,7 @@ def _add_options(parser: ArgumentParser) -> None:
 
 def _run(given: Namespace) -> int:
     with needing_serving("gateway"):
+        from lightning_vfl.serving.drift import training_predictions
         from lightning_vfl.serving.gateway import Gateway
         from lightning_vfl.serving.processes import run_gateway
         from lightning_vfl.serving.server_half import ServedServer
@@ -62,8 +68,10 @@ def _run(given: Namespace) -> int:
     positive("--gather_ms", given.gather_ms)
     positive("--batch_size", given.batch_size, whole=True)
     charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
-    server = ServedServer(Path(given.half), Engine(given.engine))
-    gateway = Gateway(server, charter, seat, given.deadline_ms / 1000)
+    servers = [ServedServer(Path(half), Engine(given.engine)) for half in given.half]
+    gateway = Gateway(servers, charter, seat, given.deadline_ms / 1000)
+    if given.training:
+        gateway.measure_drift(training_predictions(Path(given.training)))
     with needing_serving("gateway"):
         asyncio.run(run_gateway(gateway, given.http, given.gather_ms / 1000, given.batch_size))
     return 0

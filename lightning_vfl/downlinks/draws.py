@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.local_gaussian import grid, normal
+from lightning_vfl.aggregators.local_gaussian import normal
 from lightning_vfl.privacy.draws import Draws, OwnKeystreams, checked_draws
-from lightning_vfl.privacy.exact_normal import rounded_normal
+from lightning_vfl.privacy.exact_normal import grid, rounded_normal
 from lightning_vfl.streams import key_of
 from lightning_vfl.types import RoundNames
 

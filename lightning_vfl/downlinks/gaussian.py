@@ -5,13 +5,14 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.local_gaussian import INSIDE, LEAST_CLIP
+from lightning_vfl.aggregators.local_gaussian import LEAST_CLIP
 from lightning_vfl.checks import positive, within
 from lightning_vfl.downlinks.base import GradientDownlink
 from lightning_vfl.downlinks.draws import NormalDraws
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.draws import SIMULATED, Draws
 from lightning_vfl.privacy.events import GaussianEvent
+from lightning_vfl.privacy.exact_normal import INSIDE
 from lightning_vfl.privacy.gaussian import analytic_sigma
 from lightning_vfl.types import RoundNames
 

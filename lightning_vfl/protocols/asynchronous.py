@@ -11,7 +11,6 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import EMBEDDINGS, ClearParty, PlainServer
-from lightning_vfl.aggregators.local_gaussian import grid
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.checks import within
 from lightning_vfl.crypto.keystream import keyed_words
@@ -20,7 +19,7 @@ from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.memory import LatestEmbeddings, Memory
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
-from lightning_vfl.privacy.exact_normal import rounded_normal
+from lightning_vfl.privacy.exact_normal import grid, rounded_normal
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.checks import needed_event
 from lightning_vfl.protocols.columns_told import Noise

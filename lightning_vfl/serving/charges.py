@@ -7,7 +7,7 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Budget
-from lightning_vfl.privacy.accountant import PrivacyAccountant
+from lightning_vfl.privacy.accountant import PrivacyAccountant, composed_epsilon
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.privacy.ledger import PrivacyLedger
 
@@ -32,7 +32,7 @@ class Charges:
 
     Raises:
         ConfigurationError: for a ledger that cannot be read or written or knows records by their places alone, and a
-            budget that is spent.
+            budget that is spent or has no room for one answer.
     """
 
     def __init__(self, path: Path, event: PrivacyEvent, budget: Budget | None) -> None:
@@ -49,8 +49,16 @@ class Charges:
         self._event = event
         self._budget = budget
         self._number = 0
-        if budget is not None and (self.left or 0.0) <= 0:
+        if budget is None:
+            return
+        if (self.left or 0.0) <= 0:
             raise ConfigurationError(f"the budget of ε = {budget.epsilon:g} in seat.yaml is spent in {path}; raise it")
+        once = composed_epsilon({event: 1}, budget.delta)  # what it imports takes seconds: now, not at the first answer
+        if once > budget.epsilon:
+            raise ConfigurationError(
+                f"one answer for a record costs ε = {once:.4g}, above the budget of {budget.epsilon:g} in seat.yaml; "
+                "raise it, or train with more noise"
+            )
 
     @property
     def left(self) -> float | None:

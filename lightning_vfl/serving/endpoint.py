@@ -17,6 +17,7 @@ from lightning_vfl.federation.identity import Identity, load
 from lightning_vfl.privacy.events import GaussianEvent, restored
 from lightning_vfl.privacy.exact_normal import INSIDE, with_noise
 from lightning_vfl.serving.charges import Charges
+from lightning_vfl.serving.drift import Drift
 from lightning_vfl.serving.log import log
 from lightning_vfl.serving.masks import ConnectionKeys, codec_of
 from lightning_vfl.serving.messages import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _AGAIN = 0.5  # seconds before a broken connection is tried again
+_DRIFT_EVERY = 1000  # records
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 
 
@@ -48,13 +50,14 @@ class Endpoint:
         half: embeddings of the party's records.
         charter: of the federation; it has the gateway's address and certificate.
         seat: the settings of this host.
+        drift: of embeddings against training; None: it is not measured. The gateway is not told.
 
     Raises:
         ConfigurationError: for a party that the charter does not name, another party's key, a protection to which the
             seat does not agree, and a ledger of the seat that cannot be read.
     """
 
-    def __init__(self, half: ServedParty, charter: Charter, seat: SeatFile) -> None:
+    def __init__(self, half: ServedParty, charter: Charter, seat: SeatFile, drift: Drift | None = None) -> None:
         name = half.manifest.name
         names = [party.name for party in charter.parties]
         if name not in names:
@@ -65,6 +68,8 @@ class Endpoint:
         self._charges: Charges | None = None
         self._withheld: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
         self._released = release_of(half.protection)
+        self._drift = drift
+        self._answered_records = 0  # since the last line in the log
         protection = half.protection
         if protection.consent and seat.evaluate is not Consent.PLAIN:
             raise ConfigurationError(
@@ -206,6 +211,8 @@ class Endpoint:
             return None
         if not isinstance(message, Ask):
             raise ConfigurationError(f"the gateway has sent {type(message).__name__}; install equal versions")
+        if message.model != self._half.manifest.model:
+            return Withheld(message.number, "the request is for another version of the model")
         try:
             ids, places = np.unique(message.ids, return_inverse=True)  # a record has one answer in a request
             values, known = self._half.embed(ids)
@@ -217,10 +224,22 @@ class Endpoint:
             sent = self._released(values)[places]
             if keys is not None:
                 sent = keys.mask(message.number, message.content, sent, known[places])
-            return Embeddings(message.number, sent, known[places], withheld[places])
+            left = None if self._charges is None else self._charges.left
+            self._note_drift(values[known])
+            return Embeddings(message.number, left, sent, known[places], withheld[places])
         except ConfigurationError as error:
             log("request refused", reason=str(error))
             return Withheld(message.number, str(error)[:500])
+
+    def _note_drift(self, values: "NDArray[np.float32]") -> None:
+        """Write the drift to the log of this host, once for every 1,000 records."""
+        if self._drift is None:
+            return
+        self._drift.add(values)
+        self._answered_records += len(values)
+        if self._answered_records >= _DRIFT_EVERY:
+            log("drift", distance=self._drift.distance, records=self._answered_records)
+            self._answered_records = 0
 
 
 def said_of(protection: Protection) -> str:
@@ -269,4 +288,5 @@ class GaussianNoise:
             return np.clip(exact, -self._clip, self._clip)
         inside = self._clip * INSIDE
         norm = np.linalg.norm(exact, axis=1, keepdims=True)
-        return exact * (inside / np.maximum(norm, inside))
+        scaled: NDArray[np.float64] = exact * (inside / np.maximum(norm, inside))
+        return scaled

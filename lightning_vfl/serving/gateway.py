@@ -1,16 +1,19 @@
 """The server's process: it asks the parties for embeddings, and joins those that come in time."""
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import numpy as np
 
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, nearest
 from lightning_vfl.export.manifest import Kind
 from lightning_vfl.federation.charter import Charter, SeatFile
 from lightning_vfl.federation.connections import options, raise_descriptors, refuse_taken, server_credentials
 from lightning_vfl.federation.identity import load
+from lightning_vfl.serving.drift import Drift
 from lightning_vfl.serving.log import log
 from lightning_vfl.serving.messages import METHOD, SERVICE, Ask, Embeddings, Hello, Keys, Withheld, read, written
 from lightning_vfl.serving.metrics import Metrics
@@ -39,6 +42,7 @@ class _Party:
         self.outgoing: asyncio.Queue[bytes] = asyncio.Queue()
         self._asked: dict[int, tuple[float, Answer]] = {}  # by number, the time of the request
         self._overdue: set[int] = set()
+        self.budget_left: float | None = None
 
     @property
     def late(self) -> bool:
@@ -77,58 +81,135 @@ class _Party:
         self._asked.clear()
 
 
-class Gateway:
-    """Asks the parties that are connected, and waits for them until a deadline.
-
-    Guarantee: a party that does not answer in time is absent from the batch, and is asked again after its late answer
-        or its next connection. A party's answer is used for the request that it answers, and for no other.
+class Version:
+    """A version of the model: the server's half, and the parties that are connected with their halves of it.
 
     Args:
         server: the server's half.
-        charter: of the federation; it has the address to listen at, and the parties' certificates.
-        seat: the settings of this host.
-        deadline: seconds that the parties have for an answer.
-
-    Raises:
-        ConfigurationError: for parties that the charter does not name, and another host's key.
     """
 
-    def __init__(self, server: ServedServer, charter: Charter, seat: SeatFile, deadline: float = 1.0) -> None:
-        names = [party.name for party in charter.parties]
-        if unknown := [name for name in server.parties if name not in names]:
-            raise ConfigurationError(
-                f"the model has party '{unknown[0]}', which {charter.federation} does not have; "
-                f"{nearest(unknown[0], names)}"
-            )
+    def __init__(self, server: ServedServer) -> None:
         self.server = server
-        self.metrics = Metrics(server.parties)
-        self._charter = charter
-        self._identity = load(seat.key, charter.server.certificate)
-        self._deadline = deadline
-        self._parties: dict[str, _Party] = {}
-        self._number = 0
-        self._grpc: Any = None
-        self.port = 0
+        self.parties: dict[str, _Party] = {}
 
     @property
     def states(self) -> dict[str, str]:
         """Party -> ``connected``, ``late`` or ``absent``."""
         found = {}
         for name in self.server.parties:
-            party = self._parties.get(name)
+            party = self.parties.get(name)
             found[name] = "absent" if party is None else "late" if party.late else "connected"
         return found
-
-    @property
-    def ids(self) -> str | None:
-        """``whole numbers`` or ``text``, the kind of the parties' ids; None: no party is connected."""
-        return next((party.hello.ids for party in self._parties.values()), None)
 
     @property
     def ready(self) -> bool:
         """Whether predictions are possible with the parties that are connected."""
         states = [*self.states.values()]
         return all(one == "connected" for one in states) if self.server.needs_all else "connected" in states
+
+    @property
+    def complete(self) -> bool:
+        """Whether all parties are connected, late ones included."""
+        return len(self.parties) == len(self.server.parties)
+
+    def share_keys(self) -> None:
+        """Give everybody the keys of all parties, if all are there and embeddings are masked."""
+        if self.server.protection.kind is not Kind.MASKED or not self.complete:
+            return
+        publics = {name: (party.hello.public, party.hello.signature) for name, party in self.parties.items()}
+        content = written(Keys(publics))
+        for party in self.parties.values():
+            party.outgoing.put_nowait(content)
+
+
+class Gateway:
+    """Asks the parties that are connected, and waits for them until a deadline.
+
+    Guarantee: a party that does not answer in time is absent from the batch, and is asked again after its late answer
+        or its next connection. A party's answer is used for the request that it answers, and for no other. All
+        embeddings of a request are of one version of the model: the newest with which all parties are connected, else
+        the newest with which predictions are possible. A party that is not connected with this version is absent.
+
+    Args:
+        servers: the server's half of each version, the oldest first.
+        charter: of the federation; it has the address to listen at, and the parties' certificates.
+        seat: the settings of this host.
+        deadline: seconds that the parties have for an answer.
+
+    Raises:
+        ConfigurationError: for parties that the charter does not name, another host's key, and a version twice.
+    """
+
+    def __init__(
+        self, servers: Sequence[ServedServer], charter: Charter, seat: SeatFile, deadline: float = 1.0
+    ) -> None:
+        names = [party.name for party in charter.parties]
+        parties = [*dict.fromkeys(name for server in servers for name in server.parties)]
+        if unknown := [name for name in parties if name not in names]:
+            raise ConfigurationError(
+                f"the model has party '{unknown[0]}', which {charter.federation} does not have; "
+                f"{nearest(unknown[0], names)}"
+            )
+        self.versions = {server.manifest.model: Version(server) for server in servers}
+        if len(self.versions) < len(servers):
+            raise ConfigurationError("two halves are of one version of the model; give each version once")
+        self.metrics = Metrics(parties)
+        self._charter = charter
+        self._identity = load(seat.key, charter.server.certificate)
+        self._deadline = deadline
+        self.drift: Drift | None = None
+        self._number = 0
+        self._grpc: Any = None
+        self.port = 0
+
+    @property
+    def current(self) -> Version:
+        """The version that answers the next request."""
+        newest = [*reversed(self.versions.values())]
+        possible = [one for one in newest if one.complete] or [one for one in newest if one.ready]
+        return [*possible, *newest][0]
+
+    @property
+    def server(self) -> ServedServer:
+        """The server's half of the version that answers the next request."""
+        return self.current.server
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Party -> ``connected``, ``late`` or ``absent``, with the version that answers the next request."""
+        return self.current.states
+
+    @property
+    def ready(self) -> bool:
+        """Whether predictions are possible with the parties that are connected."""
+        return self.current.ready
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """Party -> how much ε its budget had left at its last answer; parties without a budget are not named."""
+        parties = self.current.parties.values()
+        return {party.name: party.budget_left for party in parties if party.budget_left is not None}
+
+    @property
+    def ids(self) -> str | None:
+        """``whole numbers`` or ``text``, the kind of the parties' ids; None: no party is connected."""
+        connected = [party for version in self.versions.values() for party in version.parties.values()]
+        return connected[0].hello.ids if connected else None
+
+    def measure_drift(self, training: "NDArray[np.float64]") -> None:
+        """Measure how far predictions are from those of training records, (N, C).
+
+        Raises:
+            ConfigurationError: for another number of columns than the model predicts.
+        """
+        for version in self.versions.values():
+            width = version.server.width
+            if training.shape[1] != width:
+                raise ConfigurationError(
+                    f"--training has {training.shape[1]} columns of predictions, the model predicts {width}; give "
+                    "predictions of this model"
+                )
+        self.drift = Drift(training)
 
     async def start(self) -> None:
         """Listen for the parties.
@@ -163,10 +244,12 @@ class Gateway:
         """The predictions of the records with these ids, from the parties that answer before the deadline."""
         self._number += 1
         number = self._number
-        there = {name: party for name, party in self._parties.items() if not party.late}
-        possible = len(there) == len(self.server.parties) or not self.server.needs_all
+        version = self.current
+        server = version.server
+        there = {name: party for name, party in version.parties.items() if not party.late}
+        possible = len(there) == len(server.parties) or not server.needs_all
         asked = there if possible else {}
-        content = written(Ask(number, ids))
+        content = written(Ask(number, server.manifest.model, ids))
         futures = {name: party.ask(number, content) for name, party in asked.items()}
         if futures:
             await asyncio.wait(futures.values(), timeout=self._deadline)
@@ -178,14 +261,17 @@ class Gateway:
                 log("party is late", party=name)
             if answer is None:
                 continue
-            if self.server.fits(name, answer, len(ids)):
+            if server.fits(name, answer, len(ids)):
                 answers[name] = answer
             else:
                 log("answer refused", party=name, reason="it has another shape or type, or numbers that are not finite")
         present = answers if possible else there
-        absent = tuple(name for name in self.server.parties if name not in present)
+        absent = tuple(name for name in server.parties if name not in present)
         self.metrics.absences.update(absent)
-        return self.server.join(answers, len(ids), absent)
+        joined = server.join(answers, len(ids), absent)
+        if self.drift is not None and joined.values is not None:
+            self.drift.add(joined.values[joined.predicted])
+        return joined
 
     # ---- connections
 
@@ -194,11 +280,12 @@ class Gateway:
         name = await self._caller(call)
         party = _Party(name, await self._hello(name, call))
         await call.send_initial_metadata(())
-        before = self._parties.get(name)
-        self._parties[name] = party
+        version = self.versions[party.hello.model]
+        before = version.parties.get(name)
+        version.parties[name] = party
         if before is not None:  # the party was started again before its old connection has ended
             before.end()
-        self._share_keys()  # before the next request, which is sent after them
+        version.share_keys()  # before the next request, which is sent after them
         log("party connected", party=name)
         writer = asyncio.create_task(self._write(party, call))
         try:
@@ -206,8 +293,8 @@ class Gateway:
         finally:
             writer.cancel()
             party.end()
-            if self._parties.get(name) is party:
-                del self._parties[name]
+            if version.parties.get(name) is party:
+                del version.parties[name]
                 log("party disconnected", party=name)
 
     async def _caller(self, call: Any) -> str:
@@ -218,8 +305,6 @@ class Gateway:
         except ConfigurationError as error:
             await call.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise  # abort has raised already
-        if name not in self.server.parties:
-            await call.abort(grpc.StatusCode.PERMISSION_DENIED, f"the model has no party '{name}'")
         return name
 
     async def _hello(self, name: str, call: Any) -> Hello:
@@ -232,31 +317,25 @@ class Gateway:
                 await call.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                 raise
             if isinstance(hello, Hello):
-                refusal = self._refusal(hello)
+                refusal = self._refusal(name, hello)
                 if not refusal:
                     return hello
         log("party refused", party=name, reason=refusal)
         await call.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         raise ConfigurationError(refusal)  # abort has raised already
 
-    def _refusal(self, hello: Hello) -> str:
+    def _refusal(self, name: str, hello: Hello) -> str:
         """Why a party cannot take part; empty: it can."""
-        if hello.model != self.server.manifest.model:
+        version = self.versions.get(hello.model)
+        if version is None:
             return "the halves were exported from different checkpoints; export all halves from one checkpoint"
-        if bool(hello.public) != (self.server.protection.kind is Kind.MASKED):
+        if name not in version.server.parties:
+            return f"the model has no party '{name}'"
+        if bool(hello.public) != (version.server.protection.kind is Kind.MASKED):
             return "the halves differ in whether embeddings are masked; export all halves again"
         if self.ids not in (None, hello.ids):
             return f"ids are {hello.ids} here and {self.ids} at another party; write them in the same form"
         return ""
-
-    def _share_keys(self) -> None:
-        """Give everybody the keys of all parties, if all are there and embeddings are masked."""
-        if self.server.protection.kind is not Kind.MASKED or len(self._parties) < len(self.server.parties):
-            return
-        publics = {name: (party.hello.public, party.hello.signature) for name, party in self._parties.items()}
-        content = written(Keys(publics))
-        for party in self._parties.values():
-            party.outgoing.put_nowait(content)
 
     async def _write(self, party: _Party, call: Any) -> None:
         while True:
@@ -276,6 +355,7 @@ class Gateway:
                 log("party withholds an answer", party=party.name, reason=message.why)
                 party.answered(message.number, None)
             elif isinstance(message, Embeddings):
+                party.budget_left = message.budget_left
                 seconds = party.answered(message.number, message)
                 if seconds is not None:
                     self.metrics.parties[party.name].add(seconds)

@@ -83,9 +83,7 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
         gateway: knows the parties.
         batches: predicts.
     """
-    app = FastAPI(title="lightning-vfl gateway", version=gateway.server.manifest.model[:12])
-    server = gateway.server
-    model = server.manifest.model
+    app = FastAPI(title="lightning-vfl gateway")
 
     @app.middleware("http")
     async def counted(request: Request, following: Any) -> Response:
@@ -117,8 +115,8 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
             return _failed(503, "too many records wait; ask again later")
         gateway.metrics.records += len(ids)
         content = {
-            "model": model,
-            "predictions": server.rows(asked.ids, joined, part),
+            "model": joined.server.manifest.model,
+            "predictions": joined.server.rows(asked.ids, joined, part),
             "absent": list(joined.absent),
             "unknown": _those(asked.ids, joined.unknown[part]),
             "withheld": _those(asked.ids, joined.withheld[part]),
@@ -127,14 +125,18 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
 
     @app.get("/health")
     async def health() -> Response:
+        server = gateway.server
         return _json(
             200,
             {
-                "model": model,
+                "model": server.manifest.model,
+                "versions": {model: version.states for model, version in gateway.versions.items()},
                 "aggregator": server.half.aggregator,
                 "protection": said_of(server.protection),
                 "without_a_party": str(server.half.missing),
                 "parties": gateway.states,
+                "budget_left": gateway.budgets,
+                "drift": None if gateway.drift is None else gateway.drift.distance,
             },
         )
 
@@ -144,8 +146,7 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        connected = {name: state != "absent" for name, state in gateway.states.items()}
-        text = gateway.metrics.text(connected, batches.waiting)
+        text = gateway.metrics.text(gateway.states, batches.waiting, gateway.budgets, gateway.drift)
         return Response(text, media_type="text/plain; version=0.0.4")
 
     return app

@@ -6,6 +6,7 @@ An endpoint begins with ``Hello``. The gateway answers with ``Keys`` if embeddin
 
 import json
 from dataclasses import dataclass, fields
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,10 +58,12 @@ class Ask:
 
     Args:
         number: greater than that of the request before.
+        model: the hash of the model whose embeddings are asked for.
         ids: (B,) int64 or text.
     """
 
     number: int
+    model: str
     ids: "NDArray[Any]"
 
     @property
@@ -80,9 +83,11 @@ class Embeddings:
         values: (B, D) float32 embeddings, or uint32 if they are masked.
         known: (B,) bool, the records that the party has and answers for; rows of others have no meaning.
         withheld: (B,) bool, the records that it has and does not answer for.
+        budget_left: how much ε the party's budget has left; None: it has no budget.
     """
 
     number: int
+    budget_left: float | None
     values: "NDArray[Any]"
     known: "NDArray[np.bool_]"
     withheld: "NDArray[np.bool_]"
@@ -114,7 +119,7 @@ def written(message: Message) -> bytes:
     Examples:
         >>> read(written(Withheld(3, "no")), 100)
         Withheld(number=3, why='no')
-        >>> read(written(Ask(4, np.array(["a7", "b"]))), 200).ids.tolist()
+        >>> read(written(Ask(4, "5f0c", np.array(["a7", "b"]))), 200).ids.tolist()
         ['a7', 'b']
     """
     kind = type(message)
@@ -145,9 +150,9 @@ def read(content: bytes, limit: int) -> Message:
         if not _CHECKS[name](value):
             raise MalformedFrame(f"the field {name} of a message of a prediction has another type")
     if kind is Ask:
-        return Ask(header["number"], _ids(arrays[0]))
+        return Ask(header["number"], header["model"], _ids(arrays[0]))
     if kind is Embeddings:
-        return Embeddings(header["number"], *_embeddings(*arrays))
+        return Embeddings(header["number"], header["budget_left"], *_embeddings(*arrays))
     if kind is Keys:
         return Keys({name: (pair[0], pair[1]) for name, pair in header["publics"].items()})
     made: Message = kind(**header)
@@ -160,6 +165,10 @@ def _is_text(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
+
+
+def _is_left(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and isfinite(value))
 
 
 def _are_publics(value: Any) -> bool:
@@ -175,6 +184,7 @@ _CHECKS = {
     "signature": _is_text,
     "why": _is_text,
     "number": _is_number,
+    "budget_left": _is_left,
     "publics": _are_publics,
 }
 

@@ -4,6 +4,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from lightning_vfl.serving.drift import Drift
+
 _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
 
 
@@ -48,12 +50,14 @@ class Metrics:
         self.answers: Counter[int] = Counter()
         self.records = 0
 
-    def text(self, connected: Mapping[str, bool], waiting: int) -> str:
+    def text(self, states: Mapping[str, str], waiting: int, budgets: Mapping[str, float], drift: Drift | None) -> str:
         """All metrics.
 
         Args:
-            connected: party -> whether it is there.
+            states: of the parties, as ``Gateway.states``.
             waiting: records that wait to be asked for.
+            budgets: as ``Gateway.budgets``.
+            drift: of predictions; None: it is not measured.
         """
         prefix = "lightning_vfl"
         lines = [f"# TYPE {prefix}_request_seconds histogram", *self.requests.lines(f"{prefix}_request_seconds", "")]
@@ -63,9 +67,16 @@ class Metrics:
         lines.append(f"# TYPE {prefix}_party_absences_total counter")
         lines += [f'{prefix}_party_absences_total{{party="{name}"}} {self.absences[name]}' for name in self.parties]
         lines.append(f"# TYPE {prefix}_party_connected gauge")
-        lines += [f'{prefix}_party_connected{{party="{name}"}} {int(there)}' for name, there in connected.items()]
+        lines += [
+            f'{prefix}_party_connected{{party="{name}"}} {int(state != "absent")}' for name, state in states.items()
+        ]
         lines.append(f"# TYPE {prefix}_responses_total counter")
         lines += [f'{prefix}_responses_total{{status="{status}"}} {n}' for status, n in sorted(self.answers.items())]
         lines += [f"# TYPE {prefix}_records_total counter", f"{prefix}_records_total {self.records}"]
         lines += [f"# TYPE {prefix}_records_waiting gauge", f"{prefix}_records_waiting {waiting}"]
+        lines += [f"# TYPE {prefix}_party_budget_left gauge"] * bool(budgets)
+        lines += [f'{prefix}_party_budget_left{{party="{name}"}} {left:.6g}' for name, left in budgets.items()]
+        distance = None if drift is None else drift.distance
+        if distance is not None:
+            lines += [f"# TYPE {prefix}_prediction_drift gauge", f"{prefix}_prediction_drift {distance:.6g}"]
         return "\n".join(lines) + "\n"

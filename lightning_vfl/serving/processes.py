@@ -44,7 +44,8 @@ async def run_gateway(gateway: Gateway, listen: str, gather: float, size: int) -
         await gateway.start()
         app = pages(gateway, Batches(gateway.predict, gather, size))
         server = HTTPServer.of(app)
-        log("gateway", http=listen, protection=said_of(gateway.server.protection))
+        for model, version in gateway.versions.items():
+            log("gateway", http=listen, model=model, protection=said_of(version.server.protection))
         with _at_signals(server.end):
             await server.answer(place)
         await gateway.stop()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ class Joined:
     """The predictions of a batch.
 
     Args:
+        server: the server's half that has predicted.
         values: (B, C) or (B,), as the server's program gives them; None: nothing was predicted.
         predicted: (B,) bool, the records that have a prediction.
         unknown: (B,) bool, the records that have none because parties lack them.
@@ -31,6 +33,7 @@ class Joined:
         absent: the parties that did not answer.
     """
 
+    server: "ServedServer"
     values: "NDArray[np.float32] | None"
     predicted: "NDArray[np.bool_]"
     unknown: "NDArray[np.bool_]"
@@ -59,6 +62,11 @@ class ServedServer:
         self.parties = self.half.parties
         self._program: Runner = open_program(folder, self.manifest, engine)
         self._widths = [int(port.shape[1]) for port in self.manifest.inputs[:-1]]
+
+    @property
+    def width(self) -> int:
+        """The numbers of a prediction."""
+        return prod(int(side) for side in self.manifest.outputs[0].shape[1:])
 
     @property
     def needs_all(self) -> bool:
@@ -91,9 +99,9 @@ class ServedServer:
         unknown = self._lacking(possible)
         predicted = ~unknown & ~withheld & known.any(1)
         if not answers or (absent and self.needs_all) or not predicted.any():
-            return Joined(None, np.zeros(rows, np.bool_), unknown, withheld, known, absent)
+            return Joined(self, None, np.zeros(rows, np.bool_), unknown, withheld, known, absent)
         values = self._program.run(self._inputs(answers, known, absent, rows))
-        return Joined(values, predicted, unknown, withheld, known, absent)
+        return Joined(self, values, predicted, unknown, withheld, known, absent)
 
     def _inputs(
         self, answers: Mapping[str, Embeddings], known: "NDArray[np.bool_]", absent: Sequence[str], rows: int

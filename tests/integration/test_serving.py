@@ -57,7 +57,8 @@ class Exported:
         return Endpoint(ServedParty(self.folder / "halves" / name, records), self.charter, self.seat(name))
 
     def gateway(self, deadline):
-        return Gateway(ServedServer(self.folder / "halves" / "server"), self.charter, self.seat("server"), deadline)
+        servers = [ServedServer(self.folder / "halves" / "server")]
+        return Gateway(servers, self.charter, self.seat("server"), deadline)
 
 
 def served(exported, ids, parties=PARTIES):

@@ -21,13 +21,12 @@ from scipy import stats
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import LocalGaussian, MaskedSum, Max, PoissonBinomial
-from lightning_vfl.aggregators.local_gaussian import grid
 from lightning_vfl.callbacks.run_summary import summary_lines
 from lightning_vfl.crypto import Keystream
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import Budget, PublishedPBM, Sigma, composed_epsilon
 from lightning_vfl.privacy.draws import SIMULATED, OwnKeystreams
-from lightning_vfl.privacy.exact_normal import rounded_normal
+from lightning_vfl.privacy.exact_normal import grid, rounded_normal
 from lightning_vfl.rounds.ends import open_round
 from lightning_vfl.rounds.exchange import Exchange, Sides
 from lightning_vfl.streams import stream

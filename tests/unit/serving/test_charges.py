@@ -73,6 +73,8 @@ def test_training_is_in_the_budget_and_other_records_are_served_on(tmp_path):
     assert charges.left == pytest.approx(FOUR.epsilon - gaussian_epsilon(2.0, 1.0, DELTA, 4), abs=1e-6)
     with pytest.raises(ConfigurationError, match=r"of ε = 0\.1 in seat\.yaml is spent"):
         Charges(path, EVENT, Budget(0.1, DELTA))
+    with pytest.raises(ConfigurationError, match="one answer for a record costs ε"):
+        Charges(tmp_path / "new.jsonl", EVENT, Budget(0.1, DELTA))
 
 
 def test_a_ledger_that_another_process_has_changed_answers_nothing_more(tmp_path):

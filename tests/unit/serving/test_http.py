@@ -9,18 +9,23 @@ import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 
 from lightning_vfl.export.manifest import Missing
+from lightning_vfl.federation.charter import Budget
+from lightning_vfl.privacy import PrivacyAccountant
+from lightning_vfl.privacy.events import restored
 from lightning_vfl.serving.batches import Batches
 from lightning_vfl.serving.http import HTTPServer, pages
-from tests.served import CLEAR, MASKED, PARTIES, Subject, running
+from tests.served import CLEAR, MASKED, NOISY, PARTIES, Subject, running
 
 
 @asynccontextmanager
 async def answering(subject, parties=PARTIES, most=50_000):
     """A function that asks a gateway over HTTP: the status, and the content."""
     async with running(subject, parties) as (gateway, _):
+        subject.last = gateway
         with socket.create_server(("127.0.0.1", 0)) as place:
             server = HTTPServer.of(pages(gateway, Batches(gateway.predict, most=most)))
             task = asyncio.create_task(server.answer(place))
@@ -97,6 +102,29 @@ def test_metrics_count_requests_absences_and_times(tmp_path):
     assert 'lightning_vfl_party_connected{party="telco"} 0' in lines
     assert 'lightning_vfl_responses_total{status="200"} 2' in lines
     assert "lightning_vfl_records_total 3" in lines
+
+
+def test_health_and_metrics_have_the_budget_that_is_left_and_the_drift(tmp_path):
+    subject = Subject(tmp_path, NOISY, Missing.SKIP)
+    for name in PARTIES:
+        subject.seat_settings[name] = {"ledger": tmp_path / f"{name}.privacy.jsonl"}
+    subject.seat_settings["shop"]["budget"] = Budget(1e6, 1e-5)
+
+    async def ask():
+        async with answering(subject) as get_page:
+            before = await get_page("/health")
+            subject.last.measure_drift(np.array([[0.4], [0.6]]))
+            for _ in range(3):
+                await get_page("/predict", json.dumps({"ids": [*range(50)]}))
+            return json.loads(before[1]), json.loads((await get_page("/health"))[1]), (await get_page("/metrics"))[1]
+
+    before, after, metrics = asyncio.run(ask())
+    assert (before["budget_left"], before["drift"]) == ({}, None)
+    spent = PrivacyAccountant(1).reserve(restored(NOISY.event), np.zeros(3, np.int64), 1e-5)
+    assert after["budget_left"] == {"shop": pytest.approx(1e6 - spent, rel=1e-4)}
+    assert after["drift"] > 0
+    assert f'lightning_vfl_party_budget_left{{party="shop"}} {after["budget_left"]["shop"]:.6g}' in metrics.splitlines()
+    assert f"lightning_vfl_prediction_drift {after['drift']:.6g}" in metrics.splitlines()
 
 
 @pytest.mark.processes

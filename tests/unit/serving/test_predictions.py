@@ -146,7 +146,7 @@ def test_a_party_that_is_late_is_absent_until_it_has_answered(tmp_path):
             second = await asyncio.wait_for(gateway.predict(ids), 0.15)  # it is not waited for a second time
             shop._answered = written
             late = written(*frozen[0])
-            party = gateway._parties["shop"]
+            party = gateway.current.parties["shop"]
             party.answered(late.number, late)
             return first, second, await gateway.predict(ids), len(frozen)
 
