@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST = 10_000  # ids of a request
+_POLICY = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 _Ids = Annotated[list[StrictInt], Field(min_length=1, max_length=MOST)]
 _Texts = Annotated[list[StrictStr], Field(min_length=1, max_length=MOST)]
@@ -84,6 +86,7 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
         batches: predicts.
     """
     app = FastAPI(title="lightning-vfl gateway")
+    page = (Path(__file__).parent / "dashboard.html").read_text(encoding="utf-8")
 
     @app.middleware("http")
     async def counted(request: Request, following: Any) -> Response:
@@ -114,9 +117,11 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
         except Full:
             return _failed(503, "too many records wait; ask again later")
         gateway.metrics.records += len(ids)
+        predictions = joined.server.rows(asked.ids, joined, part)
+        gateway.metrics.note(predictions)
         content = {
             "model": joined.server.manifest.model,
-            "predictions": joined.server.rows(asked.ids, joined, part),
+            "predictions": predictions,
             "absent": list(joined.absent),
             "unknown": _those(asked.ids, joined.unknown[part]),
             "withheld": _those(asked.ids, joined.withheld[part]),
@@ -149,7 +154,46 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
         text = gateway.metrics.text(gateway.states, batches.waiting, gateway.budgets, gateway.drift)
         return Response(text, media_type="text/plain; version=0.0.4")
 
+    @app.get("/status", include_in_schema=False)
+    async def status() -> Response:
+        return _json(200, _status(gateway, batches))
+
+    @app.get("/", include_in_schema=False)
+    async def dashboard() -> Response:
+        return Response(page, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": _POLICY})
+
     return app
+
+
+def _status(gateway: Gateway, batches: Batches) -> dict[str, Any]:
+    """What the dashboard shows."""
+    metrics = gateway.metrics
+    parties = [
+        {
+            "name": name,
+            "state": state,
+            "answers": metrics.parties[name].count,
+            "median_ms": metrics.parties[name].milliseconds(0.5),
+            "p99_ms": metrics.parties[name].milliseconds(0.99),
+            "absences": metrics.absences[name],
+            "budget_left": gateway.budgets.get(name),
+        }
+        for name, state in gateway.states.items()
+    ]
+    return {
+        "model": gateway.server.manifest.model,
+        "versions": len(gateway.versions),
+        "ready": gateway.ready,
+        "protection": said_of(gateway.server.protection),
+        "parties": parties,
+        "requests": metrics.requests.count,
+        "records": metrics.records,
+        "waiting": batches.waiting,
+        "median_ms": metrics.requests.milliseconds(0.5),
+        "p99_ms": metrics.requests.milliseconds(0.99),
+        "drift": None if gateway.drift is None else gateway.drift.distance,
+        "decisions": metrics.decisions(),
+    }
 
 
 def _those(ids: Sequence[int | str], marks: "NDArray[np.bool_]") -> list[int | str]:

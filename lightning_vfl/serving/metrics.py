@@ -1,11 +1,16 @@
 """Counters and histograms in the text format of Prometheus."""
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from lightning_vfl.serving.drift import Drift
 
+RECENT = 1000  # decisions that are kept for the dashboard
 _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
 
 
@@ -23,6 +28,20 @@ class Histogram:
         """Count a duration."""
         self._counts[bisect_left(_BOUNDS, seconds)] += 1
         self._sum += seconds
+
+    @property
+    def count(self) -> int:
+        """How many durations were counted."""
+        return sum(self._counts)
+
+    def milliseconds(self, share: float) -> float | None:
+        """A bound of which this share of the durations is at most as long; None: there are none, or it is longer."""
+        reached = 0
+        for bound, count in zip(_BOUNDS, self._counts, strict=False):
+            reached += count
+            if reached and reached >= share * self.count:
+                return 1000 * bound
+        return None
 
     def lines(self, name: str, labels: str) -> Iterable[str]:
         """The lines of the text format; ``labels``: ``party="bank"``, or empty."""
@@ -49,6 +68,30 @@ class Metrics:
         self.absences: Counter[str] = Counter()
         self.answers: Counter[int] = Counter()
         self.records = 0
+        self.recent: deque[str | float] = deque(maxlen=RECENT)
+
+    def note(self, entries: "Iterable[Mapping[str, Any]]") -> None:
+        """Count the decisions of entries, as ``ServedServer.rows`` gives them; of several labels, those that hold."""
+        for entry in entries:
+            decided = entry["decision"] if "decision" in entry else entry["value"]
+            if isinstance(decided, Mapping):
+                for name, one in decided.items():
+                    if one is not None and one != 0:
+                        self.recent.append(name)
+            elif isinstance(decided, float):
+                self.recent.append(decided)
+            elif decided is not None:
+                self.recent.append(str(decided))
+
+    def decisions(self) -> list[dict[str, str | int]]:
+        """The latest decisions and how often each was made; of values, ten ranges."""
+        values = [one for one in self.recent if isinstance(one, float)]
+        if values:
+            counts, edges = np.histogram(values, 10)
+            names = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges.tolist())]
+            return [{"name": name, "count": count} for name, count in zip(names, counts.tolist(), strict=True)]
+        counted = Counter(map(str, self.recent))
+        return [{"name": name, "count": counted[name]} for name in sorted(counted)]
 
     def text(self, states: Mapping[str, str], waiting: int, budgets: Mapping[str, float], drift: Drift | None) -> str:
         """All metrics.

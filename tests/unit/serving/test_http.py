@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -18,7 +20,10 @@ from lightning_vfl.privacy import PrivacyAccountant
 from lightning_vfl.privacy.events import restored
 from lightning_vfl.serving.batches import Batches
 from lightning_vfl.serving.http import HTTPServer, pages
+from lightning_vfl.serving.metrics import Metrics
 from tests.served import CLEAR, MASKED, NOISY, PARTIES, Subject, running
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @asynccontextmanager
@@ -30,7 +35,12 @@ async def answering(subject, parties=PARTIES, most=50_000):
             server = HTTPServer.of(pages(gateway, Batches(gateway.predict, most=most)))
             task = asyncio.create_task(server.answer(place))
             address = f"http://127.0.0.1:{place.getsockname()[1]}"
-            yield lambda path, body=None: asyncio.to_thread(get, address + path, body)
+
+            def page(path, body=None):
+                return asyncio.to_thread(get, address + path, body)
+
+            page.address = address
+            yield page
             server.end()
             await task
 
@@ -125,6 +135,60 @@ def test_health_and_metrics_have_the_budget_that_is_left_and_the_drift(tmp_path)
     assert after["drift"] > 0
     assert f'lightning_vfl_party_budget_left{{party="shop"}} {after["budget_left"]["shop"]:.6g}' in metrics.splitlines()
     assert f"lightning_vfl_prediction_drift {after['drift']:.6g}" in metrics.splitlines()
+
+
+def test_the_dashboard_shows_states_absences_and_decisions(tmp_path):
+    subject = Subject(tmp_path)
+    ids = [*range(40)]
+    requests = [("/",), ("/status",), ("/predict", json.dumps({"ids": ids})), ("/status",)]
+    page, before, _, after = asked(subject, *requests, parties=PARTIES[:2])
+    assert page[0] == 200
+    assert 'fetch("status")' in page[1]
+    assert json.loads(before[1])["decisions"] == []
+    status = json.loads(after[1])
+    yes = int((subject.expected(ids, PARTIES[:2]) >= 0.5).sum())
+    assert status["decisions"] == [{"name": "no", "count": 40 - yes}, {"name": "yes", "count": yes}]
+    assert (status["requests"], status["records"]) == (1, 40)
+    bank, _, telco = status["parties"]
+    assert (bank["state"], bank["answers"], bank["absences"]) == ("connected", 1, 0)
+    assert bank["median_ms"] == bank["p99_ms"] > 0
+    assert (telco["state"], telco["answers"], telco["absences"], telco["median_ms"]) == ("absent", 0, 1, None)
+
+
+def test_decisions_of_several_labels_and_of_values_are_counted():
+    metrics = Metrics(PARTIES)
+    metrics.note([{"decision": {"a": 1, "b": 0}}, {"decision": {"a": 1, "b": 1}}, {"decision": None}])
+    assert metrics.decisions() == [{"name": "a", "count": 2}, {"name": "b", "count": 1}]
+    metrics = Metrics(PARTIES)
+    metrics.note([{"value": float(number)} for number in range(1100)])
+    assert [one["count"] for one in metrics.decisions()] == [100] * 10  # of the latest 1,000
+    assert metrics.decisions()[0]["name"] == "100 to 199.9"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.skipif(BROWSER is None, reason="there is no chromium")
+@pytest.mark.parametrize("page_colour", [(246, 247, 249), (13, 17, 23)], ids=["light", "dark"])
+@pytest.mark.parametrize("size", ["1100,800", "390,1200"], ids=["desktop", "phone"])
+def test_a_browser_draws_the_dashboard_in_its_colours_and_nothing_beyond_its_width(size, page_colour, tmp_path):
+    picture = tmp_path / "page.png"
+    settings = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=4000"]
+    settings += ["--blink-settings=preferredColorScheme=0"] if sum(page_colour) < 100 else []
+    settings += [f"--window-size={size}", f"--screenshot={picture}"]
+
+    async def draw():
+        async with answering(Subject(tmp_path), PARTIES[:2]) as get_page:
+            await get_page("/predict", '{"ids": [1, 2, 3]}')
+            command = [BROWSER, *settings, get_page.address]
+            await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=120, check=True)
+
+    asyncio.run(draw())
+    pixels = np.rint(255 * plt.imread(picture)[:, :, :3]).astype(int)
+    assert pixels.shape[:2] == tuple(map(int, reversed(size.split(","))))
+    assert (pixels[:, -8:] == page_colour).all()  # the margin: nothing is wider than the window
+    assert (pixels != page_colour).any(2).mean() > 0.3  # cards, which are drawn when the status has come
+    red = (pixels[:, :, 0] > 180) & (pixels[:, :, 1] < 100) & (pixels[:, :, 2] < 100)
+    assert red.any()  # the absent party
 
 
 @pytest.mark.processes
