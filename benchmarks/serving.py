@@ -10,6 +10,11 @@ Single records come at a fixed rate, and the time of each counts from when it wa
 from four clients, each as soon as its answer is there.
 
     python -m benchmarks.serving [--json FILE] [--rate R] [--seconds S]
+
+``--kills MINUTES`` measures something else: whether an answer is wrong or lost while one party's process is killed and
+started again, and another one is frozen for half of the time.
+
+    python -m benchmarks.serving --kills 30 [--json FILE]
 """
 
 import asyncio
@@ -35,7 +40,11 @@ from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Aggregator, MaskedSum, Sum
 from lightning_vfl.export.write import export_model
 from lightning_vfl.federation.local import found
+from lightning_vfl.missing import Exclude
 from lightning_vfl.networks import MLP
+from lightning_vfl.serving.messages import Embeddings
+from lightning_vfl.serving.party_half import Records, ServedParty
+from lightning_vfl.serving.server_half import ServedServer
 
 PARTIES = ("party-0", "party-1", "party-2")
 COLUMNS, WIDTH, RECORDS, BATCH, CLIENTS = 30, 32, 100_000, 1000, 4
@@ -64,7 +73,7 @@ class Local:
     async def predict(self, ids):
         none = np.zeros(len(ids), np.bool_)
         if kind == "one process":
-            answers = {name: Embeddings(0, *half.embed(ids), none) for name, half in self.halves.items()}
+            answers = {name: Embeddings(0, None, *half.embed(ids), none) for name, half in self.halves.items()}
             return self.server.join(answers, len(ids), ())
         values = np.full(len(ids), 0.123456789, np.float32)
         return Joined(self.server, values, ~none, none, none, ~none[:, None], ())
@@ -81,7 +90,8 @@ def prepare(folder: Path, aggregator: Aggregator) -> None:
     torch.manual_seed(0)
     bottom, top = partial(MLP, hidden=(64,)), partial(MLP, hidden=(64,))
     shapes = tuple((COLUMNS,) for _ in PARTIES)
-    module = SplitVFL(aggregator, bottom, top, WIDTH, seed=0, party_shapes=shapes, num_classes=2)
+    missing = Exclude() if isinstance(aggregator, Sum) else None
+    module = SplitVFL(aggregator, bottom, top, WIDTH, missing=missing, seed=0, party_shapes=shapes, num_classes=2)
     module.configure_model()
     export_model(module, folder / "halves")
     random = np.random.default_rng(0)
@@ -93,29 +103,59 @@ def prepare(folder: Path, aggregator: Aggregator) -> None:
         (folder / f"{name}.yaml").write_text(f"key: keys/{name}.key\n")
 
 
-@contextmanager
-def running(kind: str, folder: Path) -> Iterator[int]:
-    """The processes of a kind; the port of its pages."""
-    (port,) = free_ports(1)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    commands = [[sys.executable, "-c", LOCAL, kind, str(folder), str(port)]]
-    if kind in ("clear", "masked"):
-        program = [sys.executable, "-m", "lightning_vfl"]
-        host = ["--federation", str(folder / "federation.yaml"), "--seat"]
-        server = ["gateway", str(folder / "halves" / "server"), "--http", f"127.0.0.1:{port}"]
-        commands = [[*program, *server, *host, str(folder / "server.yaml")]]
-        for name in PARTIES:
-            endpoint = ["endpoint", str(folder / "halves" / name), "--table", str(folder / f"{name}.npz")]
-            commands.append([*program, *endpoint, *host, str(folder / f"{name}.yaml")])
-    with (folder / f"{kind}.log").open("w") as log:
-        started = [subprocess.Popen(words, stdout=log, stderr=log, env=environment) for words in commands]
+class Hosts:
+    """Processes on this machine, by name: ``server``, and the parties where they have processes of their own.
+
+    Args:
+        kind: what runs.
+        folder: of the halves and tables.
+        deadline: milliseconds that the gateway gives the parties.
+    """
+
+    def __init__(self, kind: str, folder: Path, deadline: float = 1000.0) -> None:
+        (self.port,) = free_ports(1)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._log = folder / f"{kind}.log"
+        self._commands = {"server": [sys.executable, "-c", LOCAL, kind, str(folder), str(self.port)]}
+        if kind in ("clear", "masked"):
+            program = [sys.executable, "-m", "lightning_vfl"]
+            host = ["--federation", str(folder / "federation.yaml"), "--seat"]
+            server = ["gateway", str(folder / "halves" / "server"), "--http", f"127.0.0.1:{self.port}"]
+            server += ["--deadline_ms", str(deadline)]
+            self._commands = {"server": [*program, *server, *host, str(folder / "server.yaml")]}
+            for name in PARTIES:
+                endpoint = ["endpoint", str(folder / "halves" / name), "--table", str(folder / f"{name}.npz")]
+                self._commands[name] = [*program, *endpoint, *host, str(folder / f"{name}.yaml")]
+
+    def start(self, name: str) -> None:
+        """Start a process."""
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        with self._log.open("a") as log:
+            self.processes[name] = subprocess.Popen(self._commands[name], stdout=log, stderr=log, env=environment)
+
+    def kill(self, name: str) -> None:
+        """Kill a process at once."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def memory(self, name: str) -> float:
+        """The MiB of memory that a process uses."""
+        status = Path(f"/proc/{self.processes[name].pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+    @contextmanager
+    def running(self) -> Iterator[int]:
+        """All processes, until the block ends; the port of the pages."""
         try:
-            asyncio.run(until_ready(port))
-            yield port
+            for name in self._commands:
+                self.start(name)
+            asyncio.run(until_ready(self.port))
+            if len(self.processes) > 1:
+                asyncio.run(until_connected(self.port))
+            yield self.port
         finally:
-            for process in started:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+            for name in self.processes:
+                self.kill(name)
 
 
 async def ask(port: int, path: str, body: str, link: Any = None) -> tuple[int, bytes, Any]:
@@ -146,6 +186,17 @@ async def until_ready(port: int) -> None:
             pass
         await asyncio.sleep(0.2)
     raise TimeoutError("the processes are not ready after 120 s")
+
+
+async def until_connected(port: int) -> None:
+    """Wait until all parties are connected and none is late."""
+    async with asyncio.timeout(120):
+        while True:
+            _, content, (_, writer) = await ask(port, "/health", "")
+            writer.close()
+            if {*json.loads(content)["parties"].values()} == {"connected"}:
+                return
+            await asyncio.sleep(0.2)
 
 
 async def single_records(port: int, rate: float, seconds: float) -> list[float]:
@@ -189,11 +240,100 @@ async def records_a_second(port: int, seconds: float) -> float:
 
 def measure(kind: str, folder: Path, rate: float, seconds: float) -> dict[str, Any]:
     """The row of a kind."""
-    with running(kind, folder) as port:
+    with Hosts(kind, folder).running() as port:
         times = asyncio.run(single_records(port, rate, seconds))
         batches = asyncio.run(records_a_second(port, seconds))
     p50, p99 = np.percentile(times, [50, 99])
     return {"kind": kind, "p50 ms": float(p50), "p99 ms": float(p99), "records/s": batches}
+
+
+class Oracle:
+    """The predictions of all halves in this process, from the parties that are not absent.
+
+    Args:
+        folder: of the halves and tables.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._server = ServedServer(folder / "halves" / "server")
+        self._halves = {
+            name: ServedParty(folder / "halves" / name, Records(folder / f"{name}.npz")) for name in PARTIES
+        }
+
+    def is_right(self, ids: list[int], answer: Mapping[str, Any]) -> bool:
+        """Whether an answer has the right probability for every record."""
+        none = np.zeros(len(ids), np.bool_)
+        there = {name: half for name, half in self._halves.items() if name not in answer["absent"]}
+        asked = np.array(ids)
+        answers = {name: Embeddings(0, None, *half.embed(asked), none) for name, half in there.items()}
+        joined = self._server.join(answers, len(ids), tuple(answer["absent"]))
+        expected = self._server.rows(ids, joined, slice(None))
+        close = [
+            one["id"] == other["id"] and abs(one["probability"] - other["probability"]) < 1e-5
+            for one, other in zip(answer["predictions"], expected, strict=True)
+        ]
+        return all(close)
+
+
+def under_kills(folder: Path, seconds: float, pause: float = 20.0) -> dict[str, Any]:
+    """Requests while one party is killed and started again, and another one is frozen for half of the time.
+
+    Args:
+        folder: of the halves and tables.
+        seconds: how long.
+        pause: seconds between two kills.
+    """
+    oracle = Oracle(folder)
+    hosts = Hosts("clear", folder, deadline=300.0)
+    row: dict[str, Any] = {"requests": 0, "without a party": 0, "wrong": 0, "lost": 0, "kills": 0, "freezes": 0}
+
+    async def client(number: int, end: float) -> None:
+        random, link = np.random.default_rng(number), None
+        while perf_counter() < end:
+            ids = random.integers(RECORDS, size=5).tolist()
+            row["requests"] += 1
+            try:
+                asked = ask(hosts.port, "/predict", json.dumps({"ids": ids}), link)
+                status, content, link = await asyncio.wait_for(asked, 10)
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
+                status, link = 0, None
+            if status == 200:
+                answer = json.loads(content)
+                row["without a party"] += bool(answer["absent"])
+                row["wrong"] += not oracle.is_right(ids, answer)
+            else:
+                row["lost"] += 1
+            await asyncio.sleep(0.02)
+        if link is not None:
+            link[1].close()
+
+    async def disturb(end: float) -> None:
+        while perf_counter() < end - pause:
+            hosts.kill(PARTIES[1])
+            hosts.processes[PARTIES[2]].send_signal(signal.SIGSTOP)
+            await asyncio.sleep(pause / 2)
+            hosts.start(PARTIES[1])
+            hosts.processes[PARTIES[2]].send_signal(signal.SIGCONT)
+            row["kills"] += 1
+            row["freezes"] += 1
+            await until_connected(hosts.port)
+            await asyncio.sleep(pause / 2)
+
+    async def all_together(end: float) -> None:
+        await asyncio.gather(disturb(end), *(client(number, end) for number in range(CLIENTS)))
+
+    with hosts.running():
+        asyncio.run(all_together(perf_counter() + min(pause, seconds / 4)))  # memory grows at first
+        row |= dict.fromkeys(("requests", "without a party"), 0)
+        before = hosts.memory("server")
+        asyncio.run(all_together(perf_counter() + seconds))
+        row["gateway MiB"] = hosts.memory("server")
+        row["grown MiB"] = row["gateway MiB"] - before
+    return row
+
+
+def goals_under_kills(row: Mapping[str, Any]) -> list[Goal]:
+    return [Goal("wrong answers", row["wrong"], 0), Goal("lost requests", row["lost"], 0)]
 
 
 def goals_of(rows: Mapping[str, Mapping[str, Any]]) -> list[Goal]:
@@ -211,7 +351,14 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rate", type=float, default=200.0, help="requests for single records in a second")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--kills", type=float, metavar="MINUTES", help="answers while parties are killed and frozen")
     given = parser.parse_args()
+    if given.kills:
+        with tempfile.TemporaryDirectory() as name:
+            prepare(Path(name), Sum())
+            row = under_kills(Path(name), 60 * given.kills)
+        report([row], goals_under_kills(row), given.json)
+        return
     rows = {}
     with tempfile.TemporaryDirectory() as name:
         folders = {"clear": Path(name) / "clear", "masked": Path(name) / "masked"}
