@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.serving import Sum, prepare, under_kills
+from benchmarks.serving import prepare, under_kills
+from lightning_vfl.aggregators import Sum
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_the_grid_is_a_power_of_two_that_the_noise_hides_and_64_bits_hold(sigma,
 def test_what_is_added_to_the_noise_is_no_longer_than_the_clip(noise, clip, monkeypatch):
     """In exact arithmetic, for all proportions of clip and noise; rounding takes less than a step."""
     monkeypatch.setattr(
-        "lightning_vfl.aggregators.local_gaussian.rounded_normal", lambda n, scale, words: np.zeros(n, np.int64)
+        "lightning_vfl.privacy.exact_normal.rounded_normal", lambda n, scale, words: np.zeros(n, np.int64)
     )
     h = torch.randn(50, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * clip / 2
     aggregator = LocalGaussian(noise, clip)
