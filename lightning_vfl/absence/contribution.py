@@ -88,7 +88,7 @@ def by_absence(
         records = embed(module, batches)
         moments = moments_of(module, training) if stand_in.learns else None
         filler = Filler(labels_of(training))
-        draws = _resampled(len(records.labels), resamples, module.seed)
+        draws = resampled(len(records.labels), resamples, module.seed)
         for coalition in coalitions:
             absent = tuple(player for player in players if player not in coalition)
             predictions = filler.predictions(module, records, absent, stand_in, moments)
@@ -119,7 +119,7 @@ def contributions(
     rows = []
     for number, metric in enumerate(metrics):
         for place, party in enumerate(players):
-            low, high = _interval(shares[place, number, 1:])
+            low, high = interval_of(shares[place, number, 1:])
             row: dict[str, Any] = {"metric": metric, "party": party, "value": shares[place, number, 0]}
             row |= {"standard_error": errors[place, number, 0], "low": low, "high": high}
             rows.append(row | {"nobody": nobody[number, 0], "everybody": everybody[number, 0]})
@@ -268,7 +268,7 @@ def scores(module: VFLModule, predictions: Tensor, labels: Tensor, draws: Sequen
     return np.array(columns).T.reshape(-1)
 
 
-def _resampled(records: int, resamples: int, seed: int) -> list[Tensor]:
+def resampled(records: int, resamples: int, seed: int) -> list[Tensor]:
     """Positions of records, drawn with replacement; the same for every coalition."""
     draws = []
     for number in range(resamples):
@@ -277,9 +277,9 @@ def _resampled(records: int, resamples: int, seed: int) -> list[Tensor]:
     return draws
 
 
-def _interval(resampled: "Numbers") -> tuple[float, float]:
+def interval_of(values: "Numbers") -> tuple[float, float]:
     """The 2.5 and 97.5 % quantiles; NaN without resamples, and a resample without a value does not count."""
-    defined = resampled[~np.isnan(resampled)]
+    defined = values[~np.isnan(values)]
     if not len(defined):
         return float("nan"), float("nan")
     low, high = np.quantile(defined, [0.025, 0.975])

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchmetrics import MetricCollection
 
 from lightning_vfl import simulation
-from lightning_vfl.absence.contribution import Filler, labels_of, scores
+from lightning_vfl.absence.contribution import Filler, interval_of, labels_of, resampled, scores
 from lightning_vfl.absence.measure import Embedded, embed, moments_of, refuse_unable
 from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude
 from lightning_vfl.datamodules import VerticalDataModule
@@ -21,6 +21,8 @@ from lightning_vfl.simulation.data_faults import DataFault
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from lightning_vfl.absence.contribution import Numbers
 
 ABSENT, NOBODY = "absent", "nothing"
 STRENGTHS = {  # the setting of each fault that the grid varies
@@ -102,7 +104,8 @@ class Robustness:
     Args:
         table: one row for each party, disturbance and metric. Columns: ``party`` (-1: nobody is disturbed), ``fault``,
             ``strength`` (NaN: absent), ``metric``, ``value``, and ``harm``, by which the metric is worse than without a
-            disturbance: a fall where higher is better, else a rise.
+            disturbance: a fall where higher is better, else a rise. ``low`` and ``high`` are the 95 % interval of the
+            harm over resampled test records, the same with and without the disturbance (NaN: not asked for).
     """
 
     table: "pd.DataFrame"
@@ -111,6 +114,7 @@ class Robustness:
         """One row for each party, the most important one first, for the first metric.
 
         Columns: ``party``, ``mean_harm`` over all disturbances, ``worst`` (the name of a disturbance) and its ``harm``.
+        The order depends on which disturbances were asked for.
         """
         import pandas as pd
 
@@ -130,6 +134,7 @@ def by_test(
     disturbances: Sequence[Disturbance],
     absent: Sequence[int] = (),
     stand_in: AbsentStandIn | None = None,
+    resamples: int = 0,
 ) -> Robustness:
     """Measure a trained model on test records with one party disturbed at a time.
 
@@ -142,8 +147,10 @@ def by_test(
         disturbances: the faults, as columns of the grid.
         absent: the parties that are absent, one at a time.
         stand_in: the replacement for an absent party; None: ``Exclude()``.
+        resamples: how often the test records are drawn anew with replacement, for the intervals; 0: no intervals.
 
     Guarantee: the metric of a fault is that of a test with the callback of the same name.
+    Not guaranteed: what other draws of a fault, or another training, would give; the intervals are over records alone.
 
     Raises:
         ConfigurationError: for models that cannot predict without parties, and records that a fault cannot change.
@@ -151,14 +158,16 @@ def by_test(
     stand_in = stand_in or Exclude()
     refuse_unable(module, stand_in)
     batches = list(data.test_dataloader())
-    values: dict[tuple[int, Disturbance], Any] = {}
+    values: dict[tuple[int, Disturbance], Numbers] = {}
     with torch.no_grad(), evaluating(module):
         records = embed(module, batches)
         moments = moments_of(module, data.train_dataloader()) if stand_in.learns else None
         filler = Filler(labels_of(data.train_dataloader()))
 
-        def measured(some: Embedded, away: tuple[int, ...] = ()) -> Any:
-            return scores(module, filler.predictions(module, some, away, stand_in, moments), some.labels, [])
+        draws = resampled(len(records.labels), resamples, module.seed)
+
+        def measured(some: Embedded, away: tuple[int, ...] = ()) -> "Numbers":
+            return scores(module, filler.predictions(module, some, away, stand_in, moments), some.labels, draws)
 
         usual = measured(records)
         for party in absent:
@@ -171,19 +180,31 @@ def by_test(
     return table_of(values, usual, module.test.metrics)
 
 
-def table_of(values: Mapping[tuple[int, Disturbance], Any], usual: Any, metrics: MetricCollection) -> Robustness:
-    """The table of metrics: (metrics,) by party and disturbance, and ``usual`` without a disturbance."""
+def table_of(
+    values: "Mapping[tuple[int, Disturbance], Numbers]", usual: "Numbers", metrics: MetricCollection
+) -> Robustness:
+    """The table of the grid.
+
+    Args:
+        values: (metrics × (1 + resamples),) by party and disturbance: of all records, and of each resample of them.
+        usual: the same without a disturbance.
+        metrics: in this order.
+    """
     import pandas as pd
 
+    undisturbed = usual.reshape(len(metrics), -1)
     rows = []
     for number, (name, metric) in enumerate(metrics.items()):
         sign = -1 if metric.higher_is_better is False else 1
         nobody = {"party": -1, "fault": NOBODY, "strength": nan, "metric": str(name)}
-        rows.append(nobody | {"value": usual[number], "harm": 0.0})
-        for (party, disturbance), value in sorted(values.items(), key=lambda item: item[0][0]):
+        rows.append(nobody | {"value": undisturbed[number, 0], "harm": 0.0, "low": nan, "high": nan})
+        for (party, disturbance), disturbed in sorted(values.items(), key=lambda item: item[0][0]):
+            value = disturbed.reshape(len(metrics), -1)[number]
+            harm = sign * (undisturbed[number] - value)
+            low, high = interval_of(harm[1:])
             strength = nan if disturbance.strength is None else disturbance.strength
             row = {"party": party, "fault": disturbance.fault, "strength": strength, "metric": str(name)}
-            rows.append(row | {"value": value[number], "harm": sign * (usual[number] - value[number])})
+            rows.append(row | {"value": value[0], "harm": harm[0], "low": low, "high": high})
     return Robustness(pd.DataFrame(rows))
 
 

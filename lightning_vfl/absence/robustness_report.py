@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.table import Table
 
@@ -18,6 +18,23 @@ if TYPE_CHECKING:
 NAME = "robustness"  # of the files
 
 
+class Cells(NamedTuple):
+    """What is shown of a grid.
+
+    Args:
+        harm: a row for each party or method, a column for each disturbance.
+        unclear: whether 0 is in the interval of a harm; None: there are no intervals.
+    """
+
+    harm: "pd.DataFrame"
+    unclear: "pd.DataFrame | None"
+
+    def text(self, row: int, column: int, number: str) -> str:
+        """The number of a cell, in brackets if it is unclear."""
+        unclear = self.unclear is not None and self.unclear.iloc[row, column]
+        return f"({number})" if number and unclear else number
+
+
 def write_report(found: Robustness, method: str, folder: Path, names: Sequence[str]) -> list[Path]:
     """Print the grid, and write ``robustness.csv`` and ``robustness.svg`` into a folder; returns their paths.
 
@@ -31,16 +48,16 @@ def write_report(found: Robustness, method: str, folder: Path, names: Sequence[s
     metric = table["metric"].iloc[0]
     first = table[table["metric"] == metric]
     usual = first[first["fault"] == NOBODY]["value"].iloc[0]
-    cells = _cells(first[first["fault"] != NOBODY], "party")
-    cells.index = [shown(int(party), names) for party in cells.index]
-    _show(cells, f"By how much {metric} is worse than {usual:.4f} if one party is disturbed")
+    grid = _cells(first[first["fault"] != NOBODY], "party")
+    grid.harm.index = [shown(int(party), names) for party in grid.harm.index]
+    _show(grid, f"By how much {metric} is worse than {usual:.4f} if one party is disturbed")
     for _, row in found.ranking().iterrows():
         who = shown(int(row["party"]), names)
         print(f"{who}: worse by {row['mean_harm']:.4f} on average, at most by {row['harm']:.4f} ({row['worst']})")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{NAME}.csv"
     table.assign(method=method).to_csv(path, index=False)
-    return [path, draw(cells, str(metric), folder / f"{NAME}.svg")]
+    return [path, draw(grid, str(metric), folder / f"{NAME}.svg")]
 
 
 def compare(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -65,25 +82,26 @@ def compare(folders: Sequence[Path], out: Path) -> list[Path]:
     joined = pd.concat(tables)
     metric = joined["metric"].iloc[0]
     first = joined[joined["metric"] == metric]
-    cells = _cells(first[first["fault"] != NOBODY], "method")
-    cells = cells.dropna(axis=1)
+    cells = _cells(first[first["fault"] != NOBODY], "method").harm.dropna(axis=1)
     if cells.empty or len(cells) < len(set(joined["method"])):
         raise ConfigurationError("these folders have no disturbance and metric in common; give the same options")
     usual = first[first["fault"] == NOBODY].set_index("method")["value"]
-    _show(cells, f"By how much {metric} is worse, mean over the parties")
+    grid = Cells(cells, None)
+    _show(grid, f"By how much {metric} is worse, mean over the parties")
     for method, value in usual.items():
         print(f"{method}: {metric} {value:.4f} undisturbed")
     out.mkdir(parents=True, exist_ok=True)
     path = out / "methods.csv"
     cells.assign(undisturbed=usual).to_csv(path, index_label="method")
-    return [path, draw(cells, str(metric), out / "methods.svg")]
+    return [path, draw(grid, str(metric), out / "methods.svg")]
 
 
-def draw(cells: "pd.DataFrame", metric: str, path: Path) -> Path:
+def draw(grid: Cells, metric: str, path: Path) -> Path:
     """A heat map: rows as in the table, a darker cell is a greater harm; an improvement is as light as no harm."""
     from matplotlib import rc_context  # imported late: 0.4 s
     from matplotlib.figure import Figure
 
+    cells = grid.harm
     with rc_context(figure_style()):
         width = 2.2 + 0.65 * len(cells.columns)
         figure = Figure(figsize=(width, 1.6 + 0.32 * len(cells)), layout="constrained")
@@ -96,7 +114,8 @@ def draw(cells: "pd.DataFrame", metric: str, path: Path) -> Path:
             for column, value in enumerate(values):
                 if value == value:  # an active party is never absent
                     colour = "white" if value > 0.6 * most else "black"
-                    axes.text(column, row, f"{value:.3f}", ha="center", va="center", color=colour, fontsize=7)
+                    text = grid.text(row, column, f"{value:.3f}")
+                    axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=7)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         figure.colorbar(picture, label=f"{metric}, worse by")
@@ -104,19 +123,28 @@ def draw(cells: "pd.DataFrame", metric: str, path: Path) -> Path:
     return path
 
 
-def _cells(table: "pd.DataFrame", by: str) -> "pd.DataFrame":
+def _cells(table: "pd.DataFrame", by: str) -> Cells:
     """The harm, with a row for each party or method, and a column for each disturbance in the order of the table."""
     named = table.assign(name=[name_of(*one) for one in zip(table["fault"], table["strength"], strict=True)])
     order = list(dict.fromkeys(named["name"]))
     order.sort(key=lambda name: name != ABSENT)
-    return named.pivot_table(values="harm", index=by, columns="name", aggfunc="mean", sort=False)[order]
+    harm = named.pivot_table(values="harm", index=by, columns="name", aggfunc="mean", sort=False)[order]
+    if "low" not in named or named["low"].isna().all():
+        return Cells(harm, None)
+    named["unclear"] = (named["low"] <= 0) & (named["high"] >= 0)
+    return Cells(harm, named.pivot_table(values="unclear", index=by, columns="name", sort=False)[order] > 0)
 
 
-def _show(cells: "pd.DataFrame", title: str) -> None:
+def _show(grid: Cells, title: str) -> None:
     printed = Table(title=title, title_justify="left")
     printed.add_column("")
-    for column in cells.columns:
+    for column in grid.harm.columns:
         printed.add_column(str(column), justify="right")
-    for label, values in cells.iterrows():
-        printed.add_row(str(label), *("" if value != value else f"{value:+.4f}" for value in values))
+    for row, (label, values) in enumerate(grid.harm.iterrows()):
+        texts = [grid.text(row, column, f"{value:+.4f}") for column, value in enumerate(values)]
+        printed.add_row(
+            str(label), *("" if value != value else text for value, text in zip(values, texts, strict=True))
+        )
     console().print(printed)
+    if grid.unclear is not None:
+        print("in brackets: 0 is in the 95 % interval over resampled test records")

@@ -10,7 +10,8 @@ def short(path: Path) -> Path:
 
 
 def print_files(paths: Iterable[Path]) -> None:
-    """One line a file; SVG figures are left out, since each has a PNG beside it."""
+    """One line a file; an SVG figure with a PNG beside it is left out."""
+    paths = list(paths)
     for path in paths:
-        if path.suffix != ".svg":
+        if path.suffix != ".svg" or path.with_suffix(".png") not in paths:
             print(short(path))

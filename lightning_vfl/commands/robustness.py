@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from jsonargparse.typing import NonNegativeInt
+
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files
 from lightning_vfl.commands.retraining import add_retraining, copied, metrics_of, refuse_numbered, with_parties
@@ -52,6 +54,12 @@ class RobustnessCommand(Command):
             default=[],
             metavar="FOLDER",
             help="compare with the robustness.csv in the folders of earlier runs of this command",
+        )
+        add(
+            "--resamples",
+            type=NonNegativeInt,
+            default=100,
+            help="draws of the test records for 95 %% intervals, with --by test; 0: no intervals",
         )
         add_retraining(parser)
         add_stand_in(parser)
@@ -113,7 +121,7 @@ def _tested(cli: CLI, disturbances: "list[Disturbance]", absent: bool) -> "tuple
     data.setup("fit")
     parties = _parties(cli)
     away = [party for party in parties if absent and party != model.active]
-    found = by_test(model, data, parties, disturbances, away, stand_in)
+    found = by_test(model, data, parties, disturbances, away, stand_in, cli.given.resamples)
     return found, Path(run_folder(trainer))
 
 

@@ -28,6 +28,10 @@ def test_the_grid_of_a_trained_model_is_printed_and_compared(capsys):
     assert (folder / "robustness.svg").is_file()
     printed = capsys.readouterr().out
     assert "party 2: worse by" in printed
+    assert "runs/lightning_logs/version_1/robustness.svg" in printed
+    assert "in brackets: 0 is in the 95 % interval" in printed
+    clear = (table["low"] > 0) | (table["high"] < 0)
+    assert 0 < clear.sum() < len(table)
     few = ["--corrupt", "Noise:1", "--misalign", "0.5", "--parties", "1"]
     run(["robustness", "--ckpt_path", "best", *few, "--methods", str(folder)])
     here = Path("runs/lightning_logs/version_2")

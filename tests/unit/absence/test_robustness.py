@@ -70,6 +70,32 @@ def test_a_party_that_the_model_does_not_use_is_last(trained):
     assert ranking["mean_harm"].is_monotonic_decreasing
 
 
+class Many(Blobs):
+    records_in_all = 2000
+
+
+def test_intervals_are_those_of_a_paired_bootstrap(tmp_path):
+    data = Many(batch_size=50)
+    module = split(Mean())
+    trainer(tmp_path, max_epochs=2).fit(module, datamodule=data)
+    data.setup("test")
+    noise = Disturbance("Noise", 2.0)
+    table = robustness.by_test(module, data, [1], [noise], resamples=2000).table
+    row = table[(table["metric"] == "test/accuracy") & (table["fault"] == "Noise")].iloc[0]
+    right = []
+    for faults in ([], [noise.at(1)]):
+        for fault in faults:
+            data.add_fault(fault)
+        with torch.no_grad():
+            correct = [module(batch).argmax(1) == batch.labels for batch in data.test_dataloader()]
+        right.append(torch.cat(correct).numpy())
+    differences = right[0].astype(float) - right[1]
+    error = differences.std() / np.sqrt(len(differences))
+    assert row["harm"] == pytest.approx(differences.mean(), abs=1e-6)
+    assert row["high"] - row["low"] == pytest.approx(2 * 1.96 * error, rel=0.15)
+    assert row["low"] < row["harm"] < row["high"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
