@@ -477,6 +477,20 @@ def refuse_other_dtypes(bottoms: PartyBank, data: Any) -> None:
                 ) from error
 
 
+def refuse_other_device(features: Sequence[Tensor], networks: nn.Module) -> None:
+    """Refuse features that are not on the device of the networks, which are always built on the CPU.
+
+    Raises:
+        ConfigurationError: naming both devices.
+    """
+    device = next(networks.parameters(), features[0]).device
+    if other := [own.device for own in features if own.device != device]:
+        raise ConfigurationError(
+            f"the features are on {other[0]} and the networks on {device}; move the features, or call "
+            f"module.to('{other[0]}')"
+        )
+
+
 def refuse_other_targets(targets: int, data: Any) -> None:
     """Refuse data whose records have another number of labels than the objective.
 

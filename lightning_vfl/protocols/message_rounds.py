@@ -18,7 +18,7 @@ from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round, joint_ids
 from lightning_vfl.protocols.build import refuse_overlap
-from lightning_vfl.protocols.checks import needed_data, refuse_blocks, refuse_several_processes
+from lightning_vfl.protocols.checks import needed_data, refuse_blocks, refuse_other_device, refuse_several_processes
 from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
 from lightning_vfl.protocols.labels import listen_at_cut, tell_of_labels
 from lightning_vfl.protocols.local_learning import learn_locally
@@ -385,6 +385,7 @@ class MessageRounds(SplitModel):
         """
         if not isinstance(features, VerticalBatch):
             features = _of_all_parties(features, others, self.roster.parties)
+        refuse_other_device(features.features, self)
         if self.protected_evaluation and (self.aggregator.setup or self.aggregator.accounting):
             raise ConfigurationError(
                 f"{type(self.aggregator).__name__} must know the records of these features, because it is set up for "

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from lightning.fabric.utilities.throughput import measure_flops
 from lightning.pytorch.callbacks import TQDMProgressBar
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_vfl import AsyncVFL, VerticalBatch
-from lightning_vfl.aggregators import Mean
+from lightning_vfl import AsyncVFL, SplitVFL, VerticalBatch
+from lightning_vfl.aggregators import Concat, Mean
 from lightning_vfl.callbacks import SparseProgressBar
 from lightning_vfl.errors import ConfigurationError
 from tests.subjects import Blobs, split, trainer
@@ -25,6 +26,20 @@ def test_a_module_predicts_a_batch():
     module.build_for(data)
     batch = next(iter(data.train_dataloader()))
     assert torch.equal(module(batch), module(batch.features))
+
+
+@pytest.mark.parametrize("width", [5, 600], ids=["small networks", "large networks"])
+def test_the_work_of_a_model_without_numbers_is_counted_where_its_networks_are(width):
+    """Lightning counts operations on torch's meta device; networks are built on the CPU in spite of it."""
+    with torch.device("meta"):
+        module = SplitVFL(Concat(), width=width, party_shapes=[(3,), (3,), (2,)], num_classes=3)
+        module.configure_model()
+        features = tuple(torch.randn(4, columns) for columns in (3, 3, 2))
+    with pytest.raises(ConfigurationError, match=r"features are on meta and the networks on cpu; .+ module.to\('meta'"):
+        measure_flops(module, lambda: module(features))
+    module.to("meta")
+    weights = [layer.weight.numel() for layer in module.modules() if isinstance(layer, torch.nn.Linear)]
+    assert measure_flops(module, lambda: module(features)) == 2 * 4 * sum(weights)
 
 
 def test_the_loader_has_the_records_as_its_dataset():
