@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
+from lightning_vfl.protocols.hooks import toolkit_hook, toolkit_part
 from lightning_vfl.protocols.trusted_classes import checked
 from lightning_vfl.simulation.data_faults import DataFault, seeds_of
 from lightning_vfl.trained.fitted import Fitted, TrainedIds
@@ -254,6 +255,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
         with checked(checkpoint_path, cls, tuple(kwargs), trusted, hparams_file, weights_only) as (file, _):
             return super().load_from_checkpoint(file, map_location, hparams_file, **safe, **kwargs)
 
+    @toolkit_hook
     def setup(self, stage: str) -> None:
         """Load, divide, check and scale the splits of the stage.
 
@@ -376,19 +378,21 @@ class VerticalDataModule(SeatedDataModule, ABC):
 
     # ---- checkpoints
 
+    @toolkit_hook
     def state_dict(self) -> dict[str, Any]:
         """The settings that decide about records and columns; a model is resumed and tested with the same settings."""
         usual = {"partitioner": repr(self.partitioner), "normaliser": repr(self.normaliser), "seed": self.seed}
         settings = usual | {name: getattr(self, name) for name in self.data_settings}
         return settings | ({"columns": fingerprint(self.parts)} if self._informed else {})
 
+    @toolkit_hook
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Refuse other settings: with another seed or share, test records may have been training records.
 
         Raises:
             ConfigurationError: for the first setting that differs.
         """
-        for name, own in self.state_dict().items():
+        for name, own in toolkit_part(type(self), "state_dict")(self).items():  # an author's entries may differ
             if name in state_dict and state_dict[name] != own:  # earlier checkpoints keep fewer settings
                 # other columns with the same settings come from other records
                 remedy = "training records" if name == "columns" else name

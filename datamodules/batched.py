@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.hooks import FreeHooks
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.schedules.batches import InOrder, Schedule
 from lightning_vfl.types import VerticalBatch
@@ -22,7 +23,7 @@ _NEEDED: dict[str, tuple[SplitName, ...]] = {
 }
 
 
-class BatchedDataModule(LightningDataModule, ABC):
+class BatchedDataModule(FreeHooks, LightningDataModule, ABC):
     """Records of a stage in batches: in the order of the protocol's schedule, or in their own order.
 
     Args:

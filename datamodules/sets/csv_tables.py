@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Seat
 
@@ -288,6 +289,7 @@ class CSVTables(VerticalDataModule):
                 )
         super().use(fitted)
 
+    @toolkit_hook
     def state_dict(self) -> dict[str, Any]:
         return {"preprocess": self.preprocess} | super().state_dict() | {"split": repr(self.split)}
 

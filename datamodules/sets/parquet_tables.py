@@ -13,6 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.streams import permutation
 
 from ..base import VerticalDataModule
@@ -173,11 +174,13 @@ class ParquetTables(VerticalDataModule):
 
     # ---- checkpoints
 
+    @toolkit_hook
     def state_dict(self) -> dict[str, Any]:
         """As of every data set, and the files that a fit has to be resumed with."""
         files = {party: table.fingerprint for party, table in self._opened.items()}
         return super().state_dict() | {"files": files | {"ids": self._ids}}
 
+    @toolkit_hook
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As of every data set; a fit is resumed with the same files, other runs may have others."""
         own, trained = self.state_dict()["files"], state_dict.get("files")

@@ -32,7 +32,7 @@ class FreeHooks:
     """A base class whose subclasses may write any hook that the toolkit implements, without ``super()``.
 
     Guarantee: the toolkit's part of a hook runs once, before the author's, also for hooks of a mixin. If it has an
-        answer that ends an epoch, the author's hook is not called.
+        answer that ends an epoch, the author's hook is not called. A state to save has the entries of both.
     Not guaranteed: hooks that are assigned to an instance or to a finished class; they replace the toolkit's part.
     """
 
@@ -41,10 +41,10 @@ class FreeHooks:
         for name in {name for base in cls.__mro__ for name, value in vars(base).items() if hasattr(value, _MARK)}:
             hook = getattr(cls, name)
             if not hasattr(hook, _MARK):
-                setattr(cls, name, _beside(name, _toolkit_part(cls, name), hook))
+                setattr(cls, name, _beside(name, toolkit_part(cls, name), hook))
 
 
-def _beside(name: str, toolkit_part: Callable[..., Any], author_part: Callable[..., Any]) -> Callable[..., Any]:
+def _beside(name: str, first_part: Callable[..., Any], author_part: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that runs the toolkit's part, then the author's."""
 
     @wraps(author_part)
@@ -52,19 +52,21 @@ def _beside(name: str, toolkit_part: Callable[..., Any], author_part: Callable[.
         running = _running(self)
         if name in running:  # a subclass of this class has called super(): the toolkit's part has run
             return author_part(self, *args, **settings)
-        answer = toolkit_part(self, *args, **settings)
-        if answer:
+        answer = first_part(self, *args, **settings)
+        state = answer if isinstance(answer, dict) else None
+        if answer and state is None:
             return answer
         running[name] = answer
         try:
-            return author_part(self, *args, **settings)
+            author_answer = author_part(self, *args, **settings)
         finally:
             del running[name]
+        return author_answer if state is None else {**(author_answer or {}), **state}
 
     return both
 
 
-def _toolkit_part(cls: type, name: str) -> Callable[..., Any]:
+def toolkit_part(cls: type, name: str) -> Callable[..., Any]:
     """The toolkit's implementation of a hook that is nearest to a class."""
     parts = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
     nearest: Callable[..., Any] = next(part for part in parts if hasattr(part, _MARK))
