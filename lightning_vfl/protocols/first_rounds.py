@@ -70,6 +70,7 @@ class Movement:
         self._excused: set[int] = set()
         self._sent = module.books.meter.total("up").clone()
         self._steps = {id(optimizer): 0 for optimizer in module.trainer.optimizers}
+        self.given_up_before = module.books.given_up
         self.rounds = 0
 
     @property
@@ -147,6 +148,19 @@ def check_movement(module: SplitModel, movement: Movement) -> None:
         f"the weights of {' and '.join(names)} have not changed in the first {rounds} of {type(module).__name__}: the "
         "loss does not depend on them (detach, no_grad), or the optimiser does not have them; set requires_grad to "
         "False on networks that are not to learn"
+    )
+
+
+def warn_no_loss(module: SplitModel, movement: Movement) -> None:
+    """Warn of a fit of which no round had a loss, if nobody has learnt by steps of an author's own."""
+    own_step = not getattr(getattr(type(module), "step", None), "__final__", False)
+    rounds = module.books.given_up - movement.given_up_before
+    if rounds < (1 if own_step else FEW) or not movement.still()[1]:  # faults may give a few rounds in a row up
+        return
+    remedy = "return Step(loss) from step" if own_step else "use a policy that goes on without missing parties"
+    rank_zero_warn(
+        f"no weight of {type(module).__name__} has changed in this fit, because no round had a loss "
+        f"({_several(rounds)} given up); {remedy}"
     )
 
 

@@ -66,6 +66,7 @@ from lightning_vfl.protocols.first_rounds import (
     refuse_diverged,
     refuse_unasked_faults,
     refuse_unused_parts,
+    warn_no_loss,
     warn_uncounted,
 )
 from lightning_vfl.protocols.groups.exposed import exposure_of
@@ -196,9 +197,13 @@ class VFLModule(MessageRounds):
     def _check_movement(self) -> None:
         """Check once whose weights have changed."""
         movement, self._movement = self._movement, None
-        if movement is not None and movement.rounds:
+        if movement is None:
+            return
+        if movement.rounds:
             check_movement(self, movement)
             warn_uncounted(self, movement.rounds)
+        else:
+            warn_no_loss(self, movement)
 
     def _nothing(self) -> Tensor:
         """A loss that is not known (nan), whose gradients are zero, for an optimiser step that changes no parameter."""

@@ -5,7 +5,7 @@ from tests.bugs.bug import Bug
 AUTHORS = (
     Bug(
         "lightning_vfl/protocols/hooks.py",
-        "        answer = toolkit_part(self, *args, **settings)\n",
+        "        answer = first_part(self, *args, **settings)\n",
         "        answer = None\n",
         "an author's hook without super() takes the place of the toolkit's part",
         "unit/protocols/test_free_hooks.py",
@@ -114,5 +114,19 @@ AUTHORS = (
         "self.aggregate.value, rtol=0.0, atol=0.0, equal_nan=True):",
         "a wire that adds in another order than its clear is refused",
         "unit/protocols/test_own_parts.py",
+    ),
+    Bug(
+        "lightning_vfl/protocols/first_rounds.py",
+        "if rounds < (1 if own_step else FEW) or not movement.still()[1]:",
+        "if True:",
+        "a fit without a loss, in which nobody learns, is not told",
+        "unit/protocols/test_first_rounds.py",
+    ),
+    Bug(
+        "datamodules/base.py",
+        "    @toolkit_hook\n    def load_state_dict(",
+        "    def load_state_dict(",
+        "a data set with an own load_state_dict resumes with another division of the records",
+        "unit/protocols/test_free_hooks.py",
     ),
 )

@@ -145,6 +145,21 @@ def test_a_step_that_counts_no_bytes_and_no_seconds_is_told(tmp_path, settings):
     assert t.global_step == settings.get("max_steps", 9)
 
 
+class WithoutLoss(RoundInTheClear):
+    """It forgets to return its loss."""
+
+    def step(self, batch, names):
+        super().step(batch, names)
+        return Step(None)
+
+
+@pytest.mark.parametrize("rounds", [1, 9])
+def test_a_fit_without_a_loss_is_told(tmp_path, rounds):
+    words = rf"no weight of WithoutLoss has changed .+ \({rounds} rounds? given up\); return Step\(loss\) from step"
+    with pytest.warns(UserWarning, match=words):
+        fit(tmp_path, WithoutLoss(Mean(), width=4, seed=0), max_steps=rounds)
+
+
 class Summed(VFLModule):
     """It counts its round, after the backward pass."""
 

@@ -689,6 +689,7 @@ def refused(folder, message, module, source=None, **settings):
     assert module.books.rounds.get("fit", 0) == 0
 
 
+@pytest.mark.filterwarnings("ignore:no weight of SplitVFL has changed")  # three of six may be no whole segment
 @pytest.mark.parametrize("rule", [Fastest(3), further(Fastest(4)), Deadline(1.0), Threshold()], ids=repr)
 def test_rules_that_would_leave_masks_behind_are_refused_with_the_reason(tmp_path, rule):
     refused(tmp_path, "their masks are in the other uploads.*recovery, or layout: segments", vfedsec(waiting=rule))
