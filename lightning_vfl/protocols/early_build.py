@@ -30,9 +30,10 @@ def not_built(module: LightningModule, asked: str) -> NotBuilt:
 must know the data: a fit builds them, and build_for(datamodule) builds them earlier
     """
     known = module.hparams.get("party_shapes") is not None
+    cli = "; LightningCLI's --optimizer asks too early: use --model.optimizer" if asked == "parameters" else ""
     return NotBuilt(
         f"{type(module).__name__} has no {asked} before its networks are built, for which it must know the data: a fit "
-        f"builds them, and {'configure_model()' if known else 'build_for(datamodule)'} builds them earlier"
+        f"builds them, and {'configure_model()' if known else 'build_for(datamodule)'} builds them earlier{cli}"
     )
 
 
