@@ -66,7 +66,7 @@ def test_the_program_imports_lightning_without_collections():
 
 
 STATE = """
-import logging, os, signal, sys, warnings
+import gc, logging, os, random, signal, sys, warnings
 import lightning.pytorch as pl, lightning.pytorch.cli, numpy, torch, torchmetrics
 from lightning.pytorch.strategies import StrategyRegistry
 from torch.optim.lr_scheduler import LRScheduler
@@ -80,6 +80,9 @@ def short_names():  # as jsonargparse offers them to every command line of the p
     public = {one for kind in KINDS for one in below(kind) if "._" not in f"{one.__module__}.{one.__name__}"}
     return sorted((one.__name__, one.__module__) for one in public)
 
+def settings(logger):  # a place in the tree of names, which is no logger, has none
+    return [*vars(logger).get("handlers", ()), *vars(logger).get("filters", ()), vars(logger).get("level", 0)]
+
 def state():
     loggers = logging.root.manager.loggerDict
     return {
@@ -87,12 +90,17 @@ def state():
         "filters of warnings": [str(one) for one in warnings.filters],
         "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
         "torch": (torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()),
-        "generator": int(torch.get_rng_state().sum()),
-        "numpy": numpy.geterr(),
+        "generators": (torch.get_rng_state().tolist(), repr(numpy.random.get_state()), random.getstate()),
+        "numpy": (numpy.geterr(), numpy.get_printoptions()),
+        "classes that may be loaded": sorted(map(str, torch.serialization.get_safe_globals())),
+        "garbage": (gc.get_threshold(), gc.isenabled(), gc.get_freeze_count()),
+        "paths": (list(sys.path), [*map(repr, sys.meta_path)], sys.getrecursionlimit()),
         "strategies": sorted(StrategyRegistry.available_strategies()),
         "signals": [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)],
         "hooks": (sys.excepthook, sys.displayhook),
-        "loggers": {name: one.level for name, one in loggers.items() if isinstance(one, logging.Logger) and one.level},
+        "loggers": {name: settings(one) for name, one in loggers.items() if any(settings(one))},
+        "all loggers": (logging.root.level, [*logging.root.handlers], logging.root.manager.disable),
+        "methods of others": [dict(vars(cls)) for cls in (pl.Trainer, pl.LightningModule, pl.cli.LightningCLI)],
     }
 
 before, names = state(), short_names()
