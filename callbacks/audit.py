@@ -1,6 +1,6 @@
 """The callback that audits a training: it keeps what an attacker receives, and runs attacks on it at the end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -67,6 +67,7 @@ class Audit(Callback):
         self.transcript = Transcript(self.attacker, limit_bytes)
         self.findings: list[Finding] = []
         self._case: Case | None = None
+        self.revise: Callable[[Sequence[Attack], int], list[Attack]] | None = None  # the attacks, of so many epochs
         self.has_twin = False  # whether the caller attacks a twin too: verdicts, table and report are then the caller's
         refuse_report(report)
 
@@ -105,6 +106,8 @@ class Audit(Callback):
         self._case = Case(module, truth, self.transcript)
         if self.attacks is None:
             self.attacks = usual_attacks(self._case)
+        if self.revise is not None:
+            self.attacks = self.revise(self.attacks, max(trainer.max_epochs or 1, 1))
         refuse_unsuitable(self._case, self.attacks)
         attacks = self.attacks
         if attacks:

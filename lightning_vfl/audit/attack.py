@@ -1,7 +1,7 @@
 """What an attack is: a function from what its attacker has seen and knows to guesses. It never has the truth."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -172,6 +172,13 @@ class Attack(ABC):
         What none of the chosen attacks reads is counted and not kept.
         """
         return True
+
+    def choices(self, epochs: int) -> Sequence[Mapping[str, Any]]:
+        """Settings between which a shadow training may choose, for a fit of so many epochs; default: none.
+
+        Each choice has the same names, and the class is a dataclass with fields of these names.
+        """
+        return ()
 
     def check(self, seen: Seen) -> None:
         """Refuse a training that the attack cannot be tried on; default: none is refused.

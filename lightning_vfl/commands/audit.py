@@ -6,6 +6,7 @@ from math import isnan
 from time import monotonic
 
 from jsonargparse import ArgumentParser
+from jsonargparse.typing import NonNegativeFloat
 
 from lightning_vfl import audit
 from lightning_vfl.audit import Attack, Finding
@@ -14,9 +15,9 @@ from lightning_vfl.audit.report import print_findings, refuse_report, write_repo
 from lightning_vfl.audit.transcript import LIMIT_BYTES
 from lightning_vfl.audit.verdicts import NOT_SHOWN, judged
 from lightning_vfl.callbacks import Audit
+from lightning_vfl.commands.audit_trainings import SaysTime, Tuned, attack_twin, may_be_tuned, tune, with_settings
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files
-from lightning_vfl.commands.unprotected_twin import SaysTime, attack_twin
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.datamodules.party_number import party_number
@@ -29,6 +30,8 @@ _ABOUT = (
     "Attacks that find nothing are tried on an unprotected twin of the recipe too, which is trained after it: if they "
     "find nothing there either, they show nothing."
 )
+
+USUAL_SECONDS = 60.0  # of a shadow training for the usual attacks
 
 
 class AuditCommand(Command):
@@ -48,6 +51,14 @@ class AuditCommand(Command):
         parser.add_argument(
             "--attacks", type=list[Attack] | None, default=None, help="list of attacks (default: all that suit)"
         )
+        parser.add_argument(
+            "--tune",
+            type=NonNegativeFloat | None,
+            default=None,
+            metavar="SECONDS",
+            help="choose settings of attacks by a shadow training of at most so many seconds on validation records; "
+            "0: keep their settings (default: 60, or 0 with --attacks)",
+        )
         parser.add_argument("--report", type=str, help="file *.parquet, *.md or *.html, or several, joined by commas")
         parser.add_argument("--limit_bytes", type=float, default=float(LIMIT_BYTES), help="memory of the transcript")
         parser.add_argument(
@@ -59,8 +70,16 @@ class AuditCommand(Command):
         cli.build()
         attacks = cli.config_init[self.name].attacks
         _refuse_unknown(limits, attacks)
-        audits = [self._audit(who, attacks, cli) for who in cli.given.attacker]
+        audits = self._audits(attacks, cli)
         refuse_report(cli.given.report)
+        seconds = cli.given.tune if cli.given.tune is not None else USUAL_SECONDS if attacks is None else 0.0
+        tuned: Tuned = {}
+        if seconds and may_be_tuned(audits):
+            tuned = tune(cli, audits, seconds)
+            cli.build()
+            audits = self._audits(cli.config_init[self.name].attacks, cli)
+            for one in audits:
+                one.revise = lambda attacks, epochs: with_settings(attacks, tuned)
         cli.trainer.callbacks += [*audits, SaysTime(audits)]
         cli.take_folder()
         began = monotonic()
@@ -72,12 +91,15 @@ class AuditCommand(Command):
         print_files(write_reports(findings, cli.given.report, cli.model))
         return 1 if _above(findings, limits) else 0
 
-    def _audit(self, who: str, attacks: Sequence[Attack] | None, cli: CLI) -> Audit:
-        """The audit of an attacker, who is called in the table as on the command line."""
-        one = Audit(_numbered(who, cli.datamodule), attacks, None, cli.given.limit_bytes)
-        one.attacker = replace(one.attacker, name=who)
-        one.has_twin = True
-        return one
+    def _audits(self, attacks: Sequence[Attack] | None, cli: CLI) -> list[Audit]:
+        """The audits of the attackers, who are called in the table as on the command line."""
+        audits = []
+        for who in cli.given.attacker:
+            one = Audit(_numbered(who, cli.datamodule), attacks, None, cli.given.limit_bytes)
+            one.attacker = replace(one.attacker, name=who)
+            one.has_twin = True
+            audits.append(one)
+        return audits
 
 
 def _numbered(attacker: str, data: VerticalDataModule) -> str:

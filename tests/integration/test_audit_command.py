@@ -1,11 +1,16 @@
 """``lightning-vfl audit``: recipes in, table and files out, errors in one line."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from lightning_vfl.audit import Attack, Guesses, Known, LabelsByDirection, Needs, Seen, Target
 from lightning_vfl.cli import run
 from lightning_vfl.commands.one_line import CommandFailed
 from lightning_vfl.commands.usage import UsageError
@@ -124,3 +129,44 @@ def test_safety_is_said_where_the_same_attack_succeeds_on_an_unprotected_twin(fo
     assert found["LabelsByDirection"].success < found["LabelsByDirection"].allowed < 0.6
     assert type(done.model.aggregator).__name__ == "MaskedSum"
     assert done.model.downlink is not None
+
+
+@dataclass
+class Knob(Attack):
+    """The attack by directions if it is set well, and noise otherwise."""
+
+    target = Target.CLASSES
+    well: bool = False
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels_per_class=1, positives=1)
+
+    def choices(self, epochs: int) -> Sequence[Mapping[str, Any]]:
+        return [{"well": False}, {"well": True}]
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        guesses = LabelsByDirection().run(seen, known)
+        noise = torch.rand(len(guesses.ids), generator=torch.Generator().manual_seed(0)).double()
+        return guesses if self.well else Guesses(guesses.ids, noise, f"noise for {seen.records} records")
+
+
+KNOB = ["--attacks", '[{"class_path": "tests.integration.test_audit_command.Knob"}]', "--report", "audit.parquet"]
+
+
+def test_settings_are_tuned_in_a_shadow_training_that_changes_no_bit_of_the_recipe(folder, capsys):
+    bits = []
+    names = []
+    for seconds in ("0", "100"):
+        done = run([*RECIPE, "--attacker", "party:1", *KNOB, "--tune", seconds])
+        bits.append(torch.cat([p.detach().flatten() for p in done.model.parameters()]))
+        names.append(pd.read_parquet("audit.parquet").attack.item())
+    assert names == ["Knob", "Knob(well=True)"]
+    assert torch.equal(*bits)
+    assert "tuned attacks on a shadow training in" in capsys.readouterr().out
+
+
+def test_a_shadow_training_that_takes_longer_than_its_budget_tunes_nothing(folder, capsys):
+    run([*RECIPE, "--attacker", "party:1", *KNOB, "--tune", "0.0001"])
+    assert "attacks are not tuned: the shadow training takes more than 0.0001 s" in capsys.readouterr().out
+    assert pd.read_parquet("audit.parquet").attack.item() == "Knob"

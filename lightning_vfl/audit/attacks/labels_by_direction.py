@@ -1,6 +1,8 @@
 """Labels from the directions of gradients, with a few known labels."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -32,6 +34,9 @@ class LabelsByDirection(Attack):
     @property
     def needs(self) -> Needs:
         return Needs(labels_per_class=self.known, positives=self.known)
+
+    def choices(self, epochs: int) -> Sequence[Mapping[str, Any]]:
+        return [{"epoch": epoch} for epoch in sorted({1, (epochs + 1) // 2, epochs})]
 
     def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
         return reads_gradients(kind, way)

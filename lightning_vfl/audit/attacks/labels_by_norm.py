@@ -1,6 +1,8 @@
 """Labels of two classes from the norms of gradients."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
 from lightning_vfl.audit.attacks.gradients import reads_gradients, sent_gradients
@@ -32,6 +34,9 @@ class LabelsByNorm(Attack):
             raise ConfigurationError(
                 f"LabelsByNorm tells two classes apart, and the data have {seen.classes}; use LabelsByDirection"
             )
+
+    def choices(self, epochs: int) -> Sequence[Mapping[str, Any]]:
+        return [{"epoch": epoch} for epoch in sorted({1, (epochs + 1) // 2, epochs})]
 
     def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
         return reads_gradients(kind, way)

@@ -1,7 +1,8 @@
 """Labels from the gradients of all epochs: what repeats from epoch to epoch is the label, and not the noise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,6 +52,9 @@ class LabelsOverEpochs(Attack):
     @property
     def needs(self) -> Needs:
         return Needs(labels_per_class=self.known, positives=self.known, prior=not self.known)
+
+    def choices(self, epochs: int) -> Sequence[Mapping[str, Any]]:
+        return [{"sizes": False}, {"sizes": True}]
 
     def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
         return reads_gradients(kind, way)
