@@ -99,6 +99,24 @@ def test_the_guide_recommends_a_narrow_sum_by_the_numbers_of_the_results():
     assert words in (DOCS / "guides" / "decide.md").read_text(encoding="utf-8")
 
 
+def test_what_the_page_on_labels_says_of_noise_is_in_the_results_where_the_attack_succeeds_without_it():
+    words = (DOCS / "labels.md").read_text(encoding="utf-8").replace("\n", " ")
+    weak, strong = (f"GaussianGradients, clip 0.5, σ {sigma}" for sigma in ("0.5", "8"))
+
+    def cell(row, column):
+        return float(number("downlinks.md", "CreditDefault", row, column))
+
+    assert min(cell("none", column) for column in ("first epoch", "all epochs", "no label known")) > 0.99
+    assert (
+        f"at σ = 0.5 the labels of CreditDefault are hidden in each single epoch (AUC {cell(weak, 'first epoch'):.2f})"
+        in words
+    )
+    assert f"no label ({cell(weak, 'no label known'):.2f}, ε = {cell(weak, 'ε of a label'):.0f})" in words
+    assert (
+        f"at ε = {cell(strong, 'ε of a label')} ten epochs have {cell(strong, 'all epochs'):.2f} ([results](" in words
+    )
+
+
 def test_a_name_that_no_result_has_is_refused():
     missing = protection.Footnote("", attacks=("no such attack",))
     with pytest.raises(ValueError, match=r"0 rows of docs/results/tables/attacks\.json are named 'no such attack'"):
