@@ -202,9 +202,10 @@ def _from_here(path: str) -> str:
 def _against_coalitions(module: VFLModule, tightest: bool) -> Iterator[tuple[str, str]]:
     """ε against the server and parties that disclose their draws to it, if this ε differs."""
     privacy = module.privacy
-    if privacy.accountant is None:
+    accounting = module.aggregator.accounting
+    if privacy.accountant is None or accounting is None:
         return
-    for colluders in coalitions(module.roster.parties):
+    for colluders in coalitions(module.roster.parties, accounting.colluders(module.roster)):
         fewer = privacy.accountant.against(colluders)
         for unit in AGAINST:
             epsilon = fewer.epsilon(privacy.delta, unit)

@@ -198,6 +198,9 @@ class NoisyUploads(Accounting):
         sigma = self.mechanism.sigma(width, roster.parties)
         return GaussianEvent(sigma, self.mechanism.sensitivity(width), len(included))
 
+    def colluders(self, roster: Roster) -> int:
+        return roster.parties - 2
+
     def released(self, roll: Roll, sent: Tensor, roster: Roster) -> Tensor:
         return sent
 

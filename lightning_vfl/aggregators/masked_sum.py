@@ -6,6 +6,7 @@ from lightning_vfl.aggregators.secure.codec import Shift, shift_for
 from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
 from lightning_vfl.aggregators.secure.integer_sum import IntegerSum
 from lightning_vfl.aggregators.secure.layer import SecureLayer
+from lightning_vfl.aggregators.secure.neighbours import Neighbours
 from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.checks import one_of
 from lightning_vfl.crypto import Identities
@@ -19,7 +20,8 @@ class MaskedSum(IntegerSum):
 
     Every pair of parties agrees on a key (X25519, HKDF-SHA256). In a round a party clips its embedding to [-t, t],
     rounds it stochastically to R levels, adds a mask for each party of higher number and subtracts one for each of
-    lower number (AES-256-CTR), modulo 2^32. In the sum over all members of a set the masks cancel.
+    lower number (AES-256-CTR), modulo 2^32. In the sum over all members of a set the masks cancel. In sets of 32 and
+    more, a party shares masks with its neighbours in a random ring alone (``neighbours``).
 
     Layout ``sum``: the set is all called parties, and the embeddings add up to D columns. Layout ``segments``: passive
     group i owns columns [iD, (i + 1)D) of the joint embedding; the active party C_0 adds to all columns and gives an
@@ -28,9 +30,10 @@ class MaskedSum(IntegerSum):
     Shapes: h_m (B, D), of C_0 in ``segments`` (B, G D) for G passive groups; value (B, D) or (B, G D).
     Units: uploads in ring elements of 32 bits, gradients in float32.
     Guarantee: to the server and any members that collude with it, the others' uploads are computationally
-        indistinguishable from uniform words with the same sum (Lemma 4.1). The value is the sum of the clipped
-        embeddings to n 2t/R, n the members; exactly zero where all members are zero. Keys are fresh in every period of
-        ``rekey_every`` rounds and after every resume.
+        indistinguishable from uniform words with the same sum (Lemma 4.1). With ``neighbours`` this is so for the
+        stated share of colluders, but with a stated probability for each set of members in a key period. The value is
+        the sum of the clipped embeddings to n 2t/R, n the members; exactly zero where all members are zero. Keys are
+        fresh in every period of ``rekey_every`` rounds and after every resume.
     Not guaranteed: protection of the information that is in the sums, and of gradients, which are sent in the clear;
         protection against parties that deviate from the protocol. A server that colludes with all members of a set but
         one knows that member's embedding: in ``segments`` that takes one colluder, a passive party for C_0's columns of
@@ -49,6 +52,9 @@ class MaskedSum(IntegerSum):
         recovery: ``{threshold: t}`` or ``auto``, for layout ``sum``: parties may vanish between masking and upload.
             Every round's mask seeds are secret-shared t of n (Shamir) when keys are renewed. Any t survivors remove the
             masks that did not cancel, once they have signed who survives. ``auto``: ⌊2n/3⌋ + 1.
+        neighbours: ``all``: every pair of a sum shares a mask. ``{colluders: 1/3, failure: 2^-40, smallest: 32}``: from
+            ``smallest`` members on, a party shares masks with as few others as that share of colluders and that
+            probability allow. ``auto``: these numbers. With ``recovery``, always every pair.
         execution: ``masked`` does all of this; ``equivalent`` computes the same integers without masks, to the same
             bits, with the same bytes and virtual seconds in the books.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.
@@ -68,10 +74,17 @@ class MaskedSum(IntegerSum):
         Qiu et al., "Secure Vertical Federated Learning Under Unreliable Connectivity" (vFedSec), sections 3.2 to 3.5.
         Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, Figure 4 with
         its consistency check.
+        Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS 2020, section 3.
     """
 
     private_evaluation: ClassVar[bool] = True
-    incidental: ClassVar[tuple[str, ...]] = ("rekey_every", "execution", "insecure_seeded_secrets", "identities")
+    incidental: ClassVar[tuple[str, ...]] = (
+        "rekey_every",
+        "neighbours",
+        "execution",
+        "insecure_seeded_secrets",
+        "identities",
+    )
 
     def __init__(
         self,
@@ -81,6 +94,7 @@ class MaskedSum(IntegerSum):
         rekey_every: int = 5,
         allow_single: bool = False,
         recovery: Recovery | Literal["auto"] | None = None,
+        neighbours: Neighbours | Literal["auto", "all"] = "auto",
         execution: Literal["masked", "equivalent"] = "masked",
         insecure_seeded_secrets: bool = False,
         identities: str | None = None,
@@ -92,11 +106,21 @@ class MaskedSum(IntegerSum):
         self.rekey_every = rekey_every
         self.allow_single = allow_single
         self.recovery = Recovery.of(recovery)
+        self.neighbours = neighbours
         self.execution = one_of("execution", execution, ("masked", "equivalent"))
         self.insecure_seeded_secrets = insecure_seeded_secrets
         self.identities = identities
         known = None if identities is None else Identities(identities)
-        layer = SecureLayer(layout, RING_BITS, rekey_every, allow_single, self.recovery, insecure_seeded_secrets, known)
+        layer = SecureLayer(
+            layout,
+            RING_BITS,
+            rekey_every,
+            allow_single,
+            self.recovery,
+            Neighbours.read(neighbours),
+            insecure_seeded_secrets,
+            known,
+        )
         super().__init__(layer, execution == "equivalent")
 
     def codec(self, roster: Roster) -> Shift:

@@ -250,6 +250,10 @@ class Accounting(ABC):
         """What a round with these parties releases about each of its records; None: nothing."""
 
     @abstractmethod
+    def colluders(self, roster: Roster) -> int:
+        """The largest number of parties that may collude with the server for a figure against them to hold."""
+
+    @abstractmethod
     def released(self, roll: Roll, sent: Tensor, roster: Roster) -> Tensor:
         """(M,) bool: the parties whose uploads the server can learn something from in the end.
 

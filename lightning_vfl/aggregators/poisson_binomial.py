@@ -122,6 +122,11 @@ class DrawnSums(Accounting):
         width = widths[0] // len(sums.of[0])
         return PoissonBinomialEvent(self.codec.levels, self.codec.beta, min(members), width * segments)
 
+    def colluders(self, roster: Roster) -> int:
+        """With neighbours, those whose share they state; else all but two of the parties."""
+        largest = self.layer.segments(roster).largest
+        return roster.parties - 2 if self.layer.shared_with(largest) is None else self.layer.colluders(roster)
+
     def released(self, roll: Roll, sent: Tensor, roster: Roster) -> Tensor:
         """With recovery, a late upload stays hidden by its own mask; else the masks cancel once all have come."""
         return self.layer.takes_part(roll.called, sent, roster) if self.layer.recovery is None else roll.included
@@ -150,7 +155,7 @@ class PoissonBinomial(IntegerSum):
     Shapes, layouts, keys and recovery: those of ``inner``. Uploads: ⌈log2(bM + 1)⌉ bits a number, gradients float32.
     Guarantee: exact in distribution (p is rounded towards 1/2 by less than 2^-40, so no privacy figure suffers),
         unbiased, and the Rényi ε of each coordinate of each upload is that of the exact mechanism for the n parties
-        really included, if the server sees nothing but the sum.
+        really included, if the server sees nothing but the sum (with ``neighbours``: but for their ``failure``).
         With ``draws: system`` the draws are secret, also from someone who knows the recipe and its seed.
     Not guaranteed: with ``draws: system``, repeatability: two runs of one seed differ, and a resumed run draws anew.
         With ``draws: seeded``, any privacy: anyone who knows the seed knows the draws, and the figures are those of a

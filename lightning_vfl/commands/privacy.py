@@ -64,7 +64,7 @@ class PrivacyCommand(Command):
                 "PoissonBinomial or LocalGaussian"
             )
         plan = planned(module, cli.datamodule, cli.trainer)
-        _print(plan, own.delta)
+        _print(plan, own.delta, coalitions(plan.parties, accounting.colluders(module.roster)))
         if accounting.simulated is not None:
             print(accounting.simulated)
         if own.solve is not None:
@@ -74,7 +74,7 @@ class PrivacyCommand(Command):
         return 0
 
 
-def _print(plan: Plan, deltas: Sequence[float]) -> None:
+def _print(plan: Plan, deltas: Sequence[float], against_server: Sequence[int]) -> None:
     releases, several = plan.releases, len(plan.events) > 1
     print(
         f"ε after {releases.epochs:,} epochs of {releases.rounds:,} rounds in all over {plan.records:,} records, each "
@@ -86,7 +86,7 @@ def _print(plan: Plan, deltas: Sequence[float]) -> None:
         table.add_column(f"δ = {delta:g}", justify="right")
     for unit in UNITS:
         rows = {label(unit): plan.events}
-        for colluders in coalitions(plan.parties) if unit in AGAINST else ():
+        for colluders in against_server if unit in AGAINST else ():
             fewer = tuple(against(event, colluders) for event in plan.events)
             if any(one.curve(unit) != other.curve(unit) for one, other in zip(fewer, plan.events, strict=True)):
                 rows[f"{label(unit)}, against the server and {in_words(colluders)}"] = fewer

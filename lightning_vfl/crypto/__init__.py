@@ -3,6 +3,7 @@
 from lightning_vfl.crypto.identities import Identities, Signer, verified
 from lightning_vfl.crypto.keys import Confined, KeyPair, PairKeys, derive, hkdf
 from lightning_vfl.crypto.keystream import Keystream, Secrets, SeededSecrets
+from lightning_vfl.crypto.mask_graph import fewest_neighbours, ring
 from lightning_vfl.crypto.pair_masks import MaskNames, PairKeystream, PairMasks, add_together, key_period
 from lightning_vfl.crypto.sealed import Sealed
 
@@ -21,7 +22,9 @@ __all__ = [
     "Signer",
     "add_together",
     "derive",
+    "fewest_neighbours",
     "hkdf",
     "key_period",
+    "ring",
     "verified",
 ]

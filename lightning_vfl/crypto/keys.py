@@ -176,7 +176,7 @@ def encoded(names: tuple[str | int | bytes, ...]) -> bytes:
 
 
 class PairKeys:
-    """One party's secrets with all other parties for one key period, and the keys derived from these.
+    """One party's secrets with the other parties for one key period, each made when a key of it is first asked for.
 
     A new period has new key pairs, and therefore a new object (vFedSec, Section 4.1: set-up every K iterations, so that
     a leaked key discloses at most K rounds).
@@ -195,8 +195,8 @@ class PairKeys:
         session: the salt of all derivations: public, new for every set-up, the same for all parties.
 
     Raises:
-        ValueError: if two parties have the same public key, if this party's public key is not that of ``own``, or if a
-            key is not a usable point; names the parties.
+        ValueError: if two parties have the same public key, or if this party's public key is not that of ``own``;
+            names the parties.
 
     References:
         RFC 7748, Section 6.1: the public keys of both parties are part of the derivation.
@@ -222,29 +222,29 @@ class PairKeys:
         for number, public in self.publics.items():
             if holders.setdefault(public, number) != number:
                 raise ValueError(f"parties {holders[public]} and {number} have the same public key; each needs its own")
-        secrets = {}
-        for other, public in self.publics.items():
-            if other == party:
-                continue
-            try:
-                secrets[other] = own.shared(public)
-            except ValueError as error:
-                raise ValueError(f"party {party} shares no secret with party {other}: {error}") from error
+        secrets: dict[int, bytes] = {}
         derived: dict[tuple[int, tuple[str | int | bytes, ...]], bytes] = {}
-        self._held = Confined((secrets, derived))
+        self._held = Confined((own, secrets, derived))
 
     def key(self, other: int, *names: str | int | bytes) -> bytes:
         """The key of these names that this party shares with ``other``; derived once.
 
         Raises:
-            ValueError: for a party without a public key in ``publics``, and for this party itself.
+            ValueError: for a party without a public key in ``publics``, for this party itself, and for a public key
+                that is not a usable point; names the parties.
             RuntimeError: in a deep copy or a forked process.
         """
-        secrets, derived = self._held.open()
+        own, secrets, derived = self._held.open()
         key = derived.get((other, names))
         if key is None:
+            if other == self.party or other not in self.publics:
+                others = sorted(self.publics.keys() - {self.party})
+                raise ValueError(f"party {self.party} shares a secret with {others}, not with party {other}")
             if other not in secrets:
-                raise ValueError(f"party {self.party} shares a secret with {sorted(secrets)}, not with party {other}")
+                try:
+                    secrets[other] = own.shared(self.publics[other])
+                except ValueError as error:
+                    raise ValueError(f"party {self.party} shares no secret with party {other}: {error}") from error
             low, high = min(self.party, other), max(self.party, other)
             pair = ("lightning_vfl pair", low, high, self.publics[low], self.publics[high])
             key = derived[other, names] = derive(secrets[other], *pair, *names, session=self.session)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     UInts = NDArray[np.unsignedinteger[Any]]
+    Graph = Mapping[int, Sequence[int]]
 
 ROUNDS = 2**64  # the upper half of the counter block is the round, the lower half counts blocks
 CHUNK = len(PLAIN)  # bytes encrypted in one call: keystream and sum fit into the second-level cache
@@ -208,15 +209,16 @@ class PairMasks:
 
     .. math:: \mathrm{mask}_m = \sum_{j \in U, j > m} G(k_{mj}) - \sum_{j \in U, j < m} G(k_{mj}) \bmod 2^{bits}
 
-    for party m among the members U, with the keystream G of the pair's key. The party with the lower number adds, the
-    other subtracts (as in Bonawitz et al.; in vFedSec the higher number adds, which gives the same masks with the
-    opposite sign).
+    for party m and U, the other members or those that a graph names for it, with the keystream G of the pair's key. The
+    party with the lower number adds, the other subtracts (as in Bonawitz et al.; in vFedSec the higher number adds,
+    which gives the same masks with the opposite sign).
 
     Shapes: values and masks of any shape; uint32 for ``bits`` up to 32, uint64 above.
     Units: elements of the ring, 0 to 2^bits - 1.
     Guarantee: the masks of all members sum to zero, exactly. To the server, and to members that collude with it, the
         other members' messages are computationally indistinguishable from uniform messages with the same sum (vFedSec,
-        Lemma 4.1; semi-honest). A word masks only once, because rounds of equal names must increase. Elements are the
+        Lemma 4.1; semi-honest); with a graph, with the same sum over each part into which the graph falls without
+        the colluding members. A word masks only once, because rounds of equal names must increase. Elements are the
         low bits of words, never a biased remainder.
     Not guaranteed: protection of a single member, whose mask is zero (the caller refuses such a set); a correct sum
         without a member, because its masks do not cancel. Two objects with one ``PairKeys`` give the same masks, so
@@ -266,7 +268,12 @@ class PairMasks:
         return streams[other]
 
     def mask_of(
-        self, members: "Sequence[int]", names: MaskNames, round: int, shape: "int | tuple[int, ...]"
+        self,
+        members: "Sequence[int]",
+        names: MaskNames,
+        round: int,
+        shape: "int | tuple[int, ...]",
+        graph: "Graph | None" = None,
     ) -> "UInts":
         """This party's mask among ``members``, which include this party; zeros if there is no other member.
 
@@ -274,10 +281,12 @@ class PairMasks:
             ValueError, RuntimeError: as ``add_to``.
         """
         values: UInts = np.zeros(shape, self.word)
-        self.add_to(values, members, names, round)
+        self.add_to(values, members, names, round, graph)
         return values
 
-    def add_to(self, values: "UInts", members: "Sequence[int]", names: MaskNames, round: int) -> None:
+    def add_to(
+        self, values: "UInts", members: "Sequence[int]", names: MaskNames, round: int, graph: "Graph | None" = None
+    ) -> None:
         """Add this party's mask to values of the ring, in place; the party may send the result.
 
         Args:
@@ -285,15 +294,17 @@ class PairMasks:
             members: all parties whose messages are summed, including this party, in any order.
             names: the purpose of the key.
             round: above all earlier rounds with these names.
+            graph: the other members with whom each member shares a mask; None: all of them.
 
         Raises:
             ValueError: for values of another type or order; for members without this party, with a party named twice,
-                or with a party without a shared secret; for a round that is not above the last one, or does not fit 64
-                bits. Some masks may then have been added, so the values must not be sent.
+                or with a party without a shared secret; for a graph of other members; for a round that is not above
+                the last one, or does not fit 64 bits. Some masks may then have been added, so the values must not be
+                sent.
             RuntimeError: in a deep copy or a forked process.
         """
         party = self.keys.party
-        add_together({party: self}, {party: values}, members, names, round)
+        add_together({party: self}, {party: values}, members, names, round, graph)
 
     def _flat(self, values: "UInts", members: "Sequence[int]") -> "UInts":
         """The values as one row, after a check of them and of the members."""
@@ -317,6 +328,7 @@ def add_together(
     members: "Sequence[int]",
     names: MaskNames,
     round: int,
+    graph: "Graph | None" = None,
 ) -> None:
     """Add the masks of all hosted parties to their values, in place: ``masks[m].add_to(values[m], ...)`` for each m.
 
@@ -329,13 +341,21 @@ def add_together(
         members: as in ``PairMasks.add_to``.
         names: the purpose of the keys.
         round: above all earlier rounds with these names.
+        graph: as in ``PairMasks.add_to``.
 
     Raises:
         ValueError, RuntimeError: as ``PairMasks.add_to``.
     """
     flat = {party: masks[party]._flat(own, members) for party, own in values.items()}
+    if graph is not None and {*graph} != {*members}:
+        raise ValueError(f"the members {sorted(members)} are not those of the ring, {sorted(graph)}")
     streams = {
-        party: {other: masks[party].keystream(other, names) for other in members if other != party} for party in flat
+        party: {
+            other: masks[party].keystream(other, names)
+            for other in (members if graph is None else graph[party])
+            if other != party
+        }
+        for party in flat
     }
     for party, own in flat.items():
         for other, stream in streams[party].items():

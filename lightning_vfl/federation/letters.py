@@ -157,9 +157,9 @@ class Seals:
                 )
             self._taken.add(public)
             keys = PairKeys(self.party, self.pair, {other: public}, self.session)
-            self.publics[other] = public
             self._out[other] = Sealed(keys.key(other, "letters", self.party)), 0
             self._in[other] = Sealed(keys.key(other, "letters", other)), -1
+            self.publics[other] = public
 
     def seal(
         self, message: Message, parties: int, receivers: Iterable[int], bits: Mapping[str, int] | None = None

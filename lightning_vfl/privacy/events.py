@@ -293,14 +293,14 @@ def against(event: PrivacyEvent, colluders: int) -> PrivacyEvent:
     return event
 
 
-def coalitions(parties: int) -> tuple[int, ...]:
-    """The numbers of colluding parties (of M) for which figures are reported: one, and all but two.
+def coalitions(parties: int, most: int) -> tuple[int, ...]:
+    """The numbers of colluding parties (of M) for which figures are reported: one, and the most that are tolerated.
 
     Examples:
-        >>> coalitions(2), coalitions(3), coalitions(10)
+        >>> coalitions(2, 0), coalitions(3, 1), coalitions(10, 8)
         ((1,), (1,), (1, 8))
     """
-    return tuple(sorted({k for k in (1, parties - 2) if 1 <= k < parties}))
+    return tuple(sorted({k for k in (1, most) if 1 <= k < parties}))
 
 
 def in_words(colluders: int) -> str:

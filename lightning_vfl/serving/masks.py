@@ -137,9 +137,12 @@ class ConnectionKeys:
         own = self._parties.index(self._party)
         session = sha256(b"".join(decoded[number] for number in sorted(decoded))).digest()
         try:
-            self._keys = PairKeys(own, self._pair, decoded, session)
+            keys = PairKeys(own, self._pair, decoded, session)
+            for other in decoded.keys() - {own}:
+                keys.key(other, "predictions")  # refuses a point that gives no secret
         except ValueError as error:
             raise ConfigurationError(f"the keys that the gateway gives cannot be used: {error}") from None
+        self._keys = keys
 
     def mask(
         self, number: int, ids: "NDArray[np.generic]", values: "NDArray[np.uint32]", known: "NDArray[np.bool_]"

@@ -16,6 +16,10 @@ RECIPES = {
     "sum": ("--config", "protocol/sum", "--config", "policy/buffer"),
     "max": ("--config", "protocol/max", *LATE),
     "vfedsec": ("--config", "protocol/vfedsec", "--model.aggregator.rekey_every", "3"),
+    "neighbours": (
+        *("--config", "protocol/mean", *MASKED, "--model.aggregator.neighbours.colluders", "0.1"),
+        *("--model.aggregator.neighbours.smallest", "3"),
+    ),
     "recovery": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE, *VARYING),
     "pbm": (
         *("--config", "protocol/pbm", "--model.aggregator.draws", "seeded"),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.messages import check_message, refuse_lacking
 from lightning_vfl.aggregators.secure.consent import SIGNED, Survivors
+from lightning_vfl.aggregators.secure.neighbours import Neighbours
 from lightning_vfl.aggregators.secure.period_keys import KEYS, KeyExchange, bytes_of
 from lightning_vfl.aggregators.secure.recovery import (
     LIMBS,
@@ -25,7 +26,7 @@ from lightning_vfl.aggregators.secure.recovery import (
 )
 from lightning_vfl.aggregators.secure.ring_sums import RingSums, Segments, segments
 from lightning_vfl.checks import one_of
-from lightning_vfl.crypto import Identities, MaskNames, add_together, key_period
+from lightning_vfl.crypto import Identities, MaskNames, add_together, key_period, ring
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Parties, Roster
@@ -47,6 +48,7 @@ class SecureLayer:
         rekey_every: K, rounds after which all keys are renewed.
         allow_single: accept a sum of a single group's embeddings, which hides nothing, and groups of two parties.
         recovery: lets parties vanish between masking and upload; None: then the round is lost.
+        neighbours: with how many others a party shares masks; None: with all.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.
         identities: long-lived signing keys of the parties, with which they sign their public keys; None: no signatures.
 
@@ -59,6 +61,7 @@ class SecureLayer:
     rekey_every: int = 5
     allow_single: bool = False
     recovery: Recovery | None = None
+    neighbours: Neighbours | None = None
     insecure_seeded_secrets: bool = False
     identities: Identities | None = None
 
@@ -70,10 +73,11 @@ class SecureLayer:
                 "recovery is for layout: sum; in layout: segments a lost party's group vanishes without the others"
             )
 
-    @property
-    def exchange(self) -> KeyExchange:
+    def exchange(self, roster: Roster) -> KeyExchange:
         """How parties learn each other's public keys."""
-        return KeyExchange(self.recovery is not None, self.identities, self.insecure_seeded_secrets)
+        largest = max(self.segments(roster).largest, *map(len, roster.groups))
+        commits = self.identities is not None or self.shared_with(largest) is not None
+        return KeyExchange(self.recovery is not None, commits, self.identities, self.insecure_seeded_secrets)
 
     @property
     def sums(self) -> RingSums:
@@ -172,6 +176,17 @@ class SecureLayer:
 
     # ---- masks
 
+    def shared_with(self, members: int) -> int | None:
+        """With how many others each of so many members shares a mask; None: with all of them."""
+        return None if self.neighbours is None or self.recovery is not None else self.neighbours.of(members)
+
+    def colluders(self, roster: Roster) -> int:
+        """How many parties of the largest sum may collude with the server, so that it reads the others' sum alone."""
+        largest = self.segments(roster).largest
+        if self.neighbours is None or self.shared_with(largest) is None:
+            return largest - 2
+        return min(self.neighbours.colluding(largest), largest - 2)
+
     def mask(
         self, values: Mapping[int, "UInts"], members: Sequence[int], purpose: str, segment: int, view: PartyView
     ) -> None:
@@ -180,7 +195,9 @@ class SecureLayer:
         memory = view.memory
         refuse_lacking(memory.publics, members, KEYS)
         name = MaskNames(purpose, names.stage, segment, view.rows.start, memory.period)
-        add_together(memory.masks, values, members, name, names.round)
+        neighbours = self.shared_with(len(members))
+        graph = None if neighbours is None else ring(tuple(members), neighbours, memory.session)
+        add_together(memory.masks, values, members, name, names.round, graph)
 
     def mask_for_recovery(self, values: "UInts", party: int, members: Sequence[int], view: PartyView) -> bytes:
         """The same with masks that survivors can remove for this round; returns the party's key of the round."""

@@ -63,7 +63,9 @@ class MaskedWire(Wire):
     def legs(self, rows: int, widths: Widths, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
         segments = self.layer.segments(roster)
         elements = rows * torch.tensor(widths)
-        masks_added = torch.tensor([len(segments.members[first]) - 1 for first, *_ in segments.of])
+        sizes = [len(members) for members in segments.members]
+        shared = [self.layer.shared_with(size) or size - 1 for size in sizes]
+        masks_added = torch.tensor([shared[first] for first, *_ in segments.of])
         upload = Leg(UPLOADS, "server", elements, self.layer.bits, (elements * masks_added).double())
         if self.layer.recovery is None:
             return (upload,)
@@ -125,6 +127,15 @@ class MaskedWire(Wire):
                 f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties), as long as a record is always summed "
                 "over the same parties"
             )
+        if roster is not None and self.layer.neighbours is not None:
+            n = self.layer.segments(roster).largest
+            if (k := self.layer.shared_with(n)) is not None:
+                chance = self.layer.neighbours.failure
+                others = (
+                    f"with up to {self.layer.colluders(roster)} of {n} members of a sum that collude with it, the sum "
+                    f"of the others, but with probability {chance:.0e} for each set of members in a period of keys, "
+                    f"because each shares masks with {k} neighbours (neighbours)"
+                )
         words += others
         if roster is not None and roster.active is not None and self.layer.layout == "segments":
             words += (

@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.messages import check_message, refuse_lacking
 from lightning_vfl.aggregators.parts import Opening
 from lightning_vfl.aggregators.secure.layer import SecureLayer
-from lightning_vfl.aggregators.secure.period_keys import KEYS, NONCES, Keys, content_of, exchanging, to_everybody
+from lightning_vfl.aggregators.secure.period_keys import COMMITMENTS, KEYS, Keys, content_of, exchanging, to_everybody
 from lightning_vfl.aggregators.secure.recovery import LIMBS, ROUND_KEYS, SHARES, Vault
 from lightning_vfl.crypto import PairKeys, PairMasks, Sealed, key_period
 from lightning_vfl.crypto.keys import SIZE
@@ -53,8 +53,9 @@ class LayerOpening(Opening):
         layer = self.layer
         period = key_period(view.names.round, layer.rekey_every)
         if view.renew or (memory.stage, memory.period) != (view.names.stage, period):
-            layer.exchange.begin(memory, view, period)
-            yield from layer.exchange.messages(memory, view)
+            exchange = layer.exchange(view.roster)
+            exchange.begin(memory, view, period)
+            yield from exchange.messages(memory, view)
             if layer.recovery is not None:
                 yield from self._share_secrets(layer.recovery.needed(view.roster.parties), memory, view)
         memory.ids.clear()
@@ -64,9 +65,9 @@ class LayerOpening(Opening):
             yield Message(IDS, "peers", (), (), round=view.names)
 
     def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
-        check_opening(message, _lengths(self.layer, len(view.rows.ids)), view)
-        if message.kind in (NONCES, KEYS):
-            if self.layer.exchange.file(memory, message, view):
+        check_opening(message, _lengths(self.layer, len(view.rows.ids), view.roster), view)
+        if message.kind in (COMMITMENTS, KEYS):
+            if self.layer.exchange(view.roster).file(memory, message, view):
                 for party in view.parties:
                     keys = PairKeys(party, memory.pairs[party], memory.publics, memory.session)
                     memory.masks[party] = PairMasks(keys, self.layer.bits)
@@ -207,10 +208,12 @@ def _by_receiver(sealed: Mapping[int, bytes], parties: int, length: int) -> Tens
     return torch.from_numpy(piece)
 
 
-def _lengths(layer: SecureLayer, rows: int) -> dict[str, int]:
+@lru_cache(maxsize=256)
+def _lengths(layer: SecureLayer, rows: int, roster: Roster) -> dict[str, int]:
     """Bytes of a message to one receiver by kind, in the order in which they are sent."""
-    lengths = {} if layer.identities is None else {NONCES: SIZE}
-    lengths[KEYS] = layer.exchange.size
+    exchange = layer.exchange(roster)
+    lengths = {COMMITMENTS: SIZE} if exchange.commits else {}
+    lengths[KEYS] = exchange.size
     if layer.recovery is not None:
         lengths[ROUND_KEYS] = layer.rekey_every * SIZE
         lengths[SHARES] = layer.rekey_every * 2 * LIMBS * 4 + OVERHEAD
@@ -223,7 +226,7 @@ def _legs(layer: SecureLayer, rows: int, roster: Roster, others: int, due: bool)
     """The traffic of fresh keys if they are ``due``, and of the ids of so many rows for so many others."""
     m = roster.parties
     sent = {}
-    for kind, length in _lengths(layer, rows).items():
+    for kind, length in _lengths(layer, rows, roster).items():
         if kind != IDS and due:
             sent[kind] = torch.full((m,), (m - 1) * length)
         elif kind == IDS and roster.active is not None:

@@ -1,6 +1,5 @@
 """How the parties learn each other's public keys at the beginning of a key period, and who vouches for them."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -11,12 +10,12 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.secure.recovery import Vault
-from lightning_vfl.crypto import Identities, KeyPair, PairMasks, Sealed, SeededSecrets, Signer, verified
+from lightning_vfl.crypto import Identities, KeyPair, PairMasks, Sealed, Signer, verified
 from lightning_vfl.crypto.identities import SIGNATURE, VERIFY
-from lightning_vfl.crypto.keys import SIZE
+from lightning_vfl.crypto.keys import SIZE, encoded
 from lightning_vfl.wire import Message, PartyView
 
-KEYS, NONCES = "public keys", "session nonces"  # kinds of messages
+KEYS, COMMITMENTS = "public keys", "key commitments"  # kinds of messages
 DOMAIN = "lightning_vfl period key"  # what an identity key signs here, and nothing else
 
 
@@ -33,7 +32,7 @@ class Keys:
         seals: channels for sealed messages, by (holder of this end, the other end, sender, purpose, stage, rank).
         ids: the record ids that a hosted party was sent for the round that is going on.
         vault: what recovery needs.
-        nonces: everybody's random bytes for this period, as far as they have arrived; with identities only.
+        commitments: hashes of everybody's public keys, as far as they have arrived; if parties commit.
         signers: a hosted party's signing key: its identity, or a fresh one for this period.
         verify: everybody's key to verify signatures with.
         session: a hash of everybody's public keys, once all have arrived.
@@ -47,7 +46,7 @@ class Keys:
     seals: dict[tuple[int, int, int, str, str, int], Sealed] = field(default_factory=dict, repr=False)
     ids: dict[int, bytes] = field(default_factory=dict, repr=False)
     vault: Vault = field(default_factory=Vault, repr=False)
-    nonces: dict[int, bytes] = field(default_factory=dict)
+    commitments: dict[int, bytes] = field(default_factory=dict)
     signers: dict[int, Signer] = field(default_factory=dict, repr=False)
     verify: dict[int, bytes] = field(default_factory=dict)
     session: bytes = b""
@@ -61,26 +60,30 @@ class Keys:
 class KeyExchange:
     """The messages with which the parties learn each other's public keys (X25519) of a period.
 
-    With identities, every party first sends a random nonce to all others, and then its public key with a signature
-    over the hash of all nonces, stage, period, its number and the key. The nonce of the receiver makes the signature
-    fresh: one of another run, stage or period is refused. Without identities the key comes alone, and whoever carries
-    the messages can replace it.
+    With ``commits``, every party first sends all others a hash of its public key. So nobody can choose a key by those
+    of the others, and a hash of all keys is as random as the one of any honest party. With identities the key then
+    comes with a signature over the hash of all commitments, stage, period, its number and the key. The receiver's own
+    commitment makes the signature fresh: one of another run, stage or period is refused. Without identities the key
+    comes alone, and whoever carries the messages can replace it.
 
     Guarantee: with identities, a public key that the party did not sign for this session is refused, and the party is
-        named.
-    Not guaranteed: without identities, anything about a server that replaces keys.
+        named. With ``commits``, a key that the party has not committed to is refused.
+    Not guaranteed: without identities, anything about a server that replaces keys. That a set-up is not begun again by
+        a party that does not like the keys of the others: everybody sees that.
 
     Args:
         signs: parties sign statements in the rounds, so that they need a key for that; without identities they send a
             fresh one along.
+        commits: parties commit to their keys first; always with identities.
         identities: the parties' long-lived signing keys.
-        insecure_seeded_secrets: keys and nonces from a named stream; for tests only.
+        insecure_seeded_secrets: keys from a named stream; for tests only.
 
     References:
         Bonawitz et al. 2017, Figure 4, round 0: what is signed in the active-adversary variant.
     """
 
     signs: bool
+    commits: bool
     identities: Identities | None
     insecure_seeded_secrets: bool
 
@@ -92,7 +95,7 @@ class KeyExchange:
     def begin(self, memory: Keys, view: PartyView, period: int) -> None:
         """Fresh keys of the hosted parties for this period; those of the last one are forgotten."""
         memory.stage, memory.period, memory.session = view.names.stage, period, b""
-        for held in (memory.publics, memory.masks, memory.seals, memory.nonces):
+        for held in (memory.publics, memory.masks, memory.seals, memory.commitments):
             held.clear()
         seed = view.names.seed
         names = (view.names.stage, period)
@@ -110,9 +113,11 @@ class KeyExchange:
 
     def messages(self, memory: Keys, view: PartyView) -> Iterator[Message]:
         """The messages of the hosted parties, one after the other."""
-        if self.identities is not None:
-            memory.nonces = {party: self._nonce(memory, view, party) for party in view.parties}
-            yield to_everybody(NONCES, memory.nonces, view)
+        if self.commits:
+            memory.commitments = {
+                party: _commitment(memory, party, pair.public) for party, pair in memory.pairs.items()
+            }
+            yield to_everybody(COMMITMENTS, memory.commitments, view)
             self._refuse_few(memory, view)
         contents = {party: pair.public for party, pair in memory.pairs.items()}
         if self.identities is not None:
@@ -123,18 +128,18 @@ class KeyExchange:
         yield to_everybody(KEYS, contents, view)
 
     def file(self, memory: Keys, message: Message, view: PartyView) -> bool:
-        """File nonces or public keys; whether all public keys are there now.
+        """File commitments or public keys; whether all public keys are there now.
 
         Raises:
-            ValueError: for a sender that has sent before, and a key that the sender did not sign for this session;
-                names the sender. The form of the message was checked before, see ``check_opening``.
+            ValueError: for a sender that has sent before, and a key that the sender did not commit to, or did not sign
+                for this session; names the sender. The form of the message was checked before, see ``check_opening``.
         """
-        filed = memory.nonces if message.kind == NONCES else memory.publics
+        filed = memory.commitments if message.kind == COMMITMENTS else memory.publics
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             content = content_of(piece)
-            if message.kind == NONCES:  # a party knows its own already
+            if message.kind == COMMITMENTS:  # a party knows its own already
                 if filed.setdefault(sender, content) != content:
-                    raise ValueError(f"party {sender} has sent two session nonces in one key period")
+                    raise ValueError(f"party {sender} has sent two key commitments in one key period")
             elif sender in filed:  # its masks would begin anew, with words that have been used
                 raise ValueError(f"party {sender} has sent public keys twice in one key period")
             else:
@@ -142,15 +147,20 @@ class KeyExchange:
                 if self.identities is None and self.signs:
                     memory.verify[sender] = content[SIZE:]
                 filed[sender] = content[:SIZE]
-        if message.kind == NONCES or len(filed) < len(exchanging(view)):
+        if message.kind == COMMITMENTS or len(filed) < len(exchanging(view)):
             return False
         memory.session = sha256(b"".join(filed[party] for party in sorted(filed))).digest()
         return True
 
     def _refuse_unsigned(self, memory: Keys, sender: int, content: bytes) -> None:
+        public, signature = content[:SIZE], content[SIZE:]
+        if self.commits and memory.commitments.get(sender) != _commitment(memory, sender, public):
+            raise ValueError(
+                f"the public key of party {sender} is refused: it is not the one that it has committed to; check who "
+                "carries the messages"
+            )
         if self.identities is None:
             return
-        public, signature = content[:SIZE], content[SIZE:]
         if not verified(memory.verify[sender], signature, *_statement(memory, sender, public)):
             raise ValueError(
                 f"the public key of party {sender} is refused: its identity key has not signed it for this session "
@@ -159,16 +169,10 @@ class KeyExchange:
             )
 
     def _refuse_few(self, memory: Keys, view: PartyView) -> None:
-        """Nothing is signed before the nonces of all parties are there."""
-        away = sorted(set(exchanging(view)) - set(memory.nonces))
+        """No public key is sent before the commitments of all parties are there."""
+        away = sorted(set(exchanging(view)) - set(memory.commitments))
         if away:
-            raise ValueError(f"the session nonces of parties {away} have not arrived, so no public key can be signed")
-
-    def _nonce(self, memory: Keys, view: PartyView, party: int) -> bytes:
-        if not self.insecure_seeded_secrets:
-            return os.urandom(SIZE)
-        source = SeededSecrets(view.names.seed).source("session nonce", memory.stage, memory.period, party)
-        return source(SIZE // 8).astype("<u8").tobytes()
+            raise ValueError(f"the key commitments of parties {away} have not arrived, so no public key can be sent")
 
 
 def exchanging(view: PartyView) -> Sequence[int]:
@@ -179,8 +183,13 @@ def exchanging(view: PartyView) -> Sequence[int]:
 
 def _statement(memory: Keys, party: int, public: bytes) -> tuple[str | int | bytes, ...]:
     """What a party's identity key signs: that this is its key for this period of this session."""
-    nonces = sha256(b"".join(memory.nonces[m] for m in sorted(memory.nonces))).digest()
-    return DOMAIN, nonces, memory.stage, memory.period, party, public
+    commitments = sha256(b"".join(memory.commitments[m] for m in sorted(memory.commitments))).digest()
+    return DOMAIN, commitments, memory.stage, memory.period, party, public
+
+
+def _commitment(memory: Keys, party: int, public: bytes) -> bytes:
+    """A hash that hides a party's fresh public key until the party sends it, and binds the party to it."""
+    return sha256(encoded(("lightning_vfl key commitment", memory.stage, memory.period, party, public))).digest()
 
 
 def to_everybody(kind: str, contents: Mapping[int, bytes], view: PartyView) -> Message:

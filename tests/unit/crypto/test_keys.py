@@ -341,5 +341,7 @@ def test_another_key_under_the_own_number_is_refused():
 
 @pytest.mark.parametrize("point", [bytes(32), bytes(31)])
 def test_an_unusable_public_key_is_refused_by_the_name_of_its_party(point):
+    keys = PairKeys(0, KeyPair(), {3: KeyPair().public, 7: point}, SESSION)
     with pytest.raises(ValueError, match="party 0 shares no secret with party 7: "):
-        PairKeys(0, KeyPair(), {3: KeyPair().public, 7: point}, SESSION)
+        keys.key(7, "mask")
+    assert len(keys.key(3, "mask")) == 32

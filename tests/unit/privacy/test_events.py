@@ -298,7 +298,8 @@ def test_fewer_than_no_colluders_are_refused():
 
 
 def test_coalitions_leave_one_party_at_least():
-    assert [coalitions(parties) for parties in range(1, 7)] == [(), (1,), (1,), (1, 2), (1, 3), (1, 4)]
+    assert [coalitions(parties, parties - 2) for parties in range(1, 7)] == [(), (1,), (1,), (1, 2), (1, 3), (1, 4)]
+    assert coalitions(64, 22) == (1, 22)
 
 
 def test_only_the_party_is_told_without_a_condition_and_it_comes_first():

@@ -153,7 +153,7 @@ def test_signatures_take_two_trips_more_than_the_shares(tmp_path):
 @LATE
 @pytest.mark.parametrize("recovery", [further(None), {"threshold": 3}])
 def test_identities_change_the_books_and_nothing_else(tmp_path, recovery):
-    """64 bytes more a key and a nonce of 32; the same weights; a checkpoint goes on with other identities or none."""
+    """64 bytes more a key, a commitment of 32, the same weights; a checkpoint goes on with other identities or none."""
     folders = [str(Identities.make(tmp_path / name, M).folder) for name in ("first", "second")]
     saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=3, save_top_k=-1, save_on_train_epoch_end=False)
     runs = []
@@ -163,7 +163,7 @@ def test_identities_change_the_books_and_nothing_else(tmp_path, recovery):
         runs.append(module)
     without, signed = runs
     assert same(dict(without.state_dict()), dict(signed.state_dict()))
-    assert signed.books.meter.total("peer", "session nonces").tolist() == [2 * 3 * 32] * M
+    assert signed.books.meter.total("peer", "key commitments").tolist() == [2 * 3 * 32] * M
     own = 32 if recovery is None else 64
     assert without.books.meter.total("peer", "public keys").tolist() == [2 * 3 * own] * M
     assert signed.books.meter.total("peer", "public keys").tolist() == [2 * 3 * 96] * M

@@ -8,7 +8,7 @@ import torch
 from lightning_vfl.aggregators import MaskedSum, PoissonBinomial
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.opening import LayerOpening
-from lightning_vfl.aggregators.secure.period_keys import KEYS, NONCES, Keys
+from lightning_vfl.aggregators.secure.period_keys import COMMITMENTS, KEYS, Keys
 from lightning_vfl.crypto import Identities, KeyPair
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds.ends import open_round
@@ -44,15 +44,15 @@ class Recorded:
 def test_signed_keys_are_accepted_and_have_their_size(folder, settings):
     heard = Recorded()
     run = Parties(4, heard, identities=folder, **settings)
-    assert {kind for kind, _ in heard.sent} >= {KEYS, NONCES}
+    assert {kind for kind, _ in heard.sent} >= {KEYS, COMMITMENTS}
     for m in range(4):
-        assert len(heard.sent[NONCES, m]) == 32
+        assert len(heard.sent[COMMITMENTS, m]) == 32
         assert len(heard.sent[KEYS, m]) == 32 + 64
         assert run.views[m].memory.publics == run.views[0].memory.publics
-    assert len({heard.sent[NONCES, m] for m in range(4)}) == 4
+    assert len({heard.sent[COMMITMENTS, m] for m in range(4)}) == 4
     legs = {leg.kind: leg for leg in run.aggregator.opening.legs(4, run.roster, torch.ones(4).bool(), 0, -1)}
     assert legs[KEYS].bytes.tolist() == [3 * 96] * 4
-    assert legs[NONCES].bytes.tolist() == [3 * 32] * 4
+    assert legs[COMMITMENTS].bytes.tolist() == [3 * 32] * 4
 
 
 def test_a_swapped_key_is_refused_and_its_party_named(folder):
@@ -77,7 +77,7 @@ def test_a_key_signed_by_another_party_is_refused(folder):
 
 @pytest.mark.parametrize("of", ["run", "period", "stage"])
 def test_a_replayed_key_is_refused(folder, of):
-    """All that party 1 has sent at another occasion, its nonce too."""
+    """All that party 1 has sent at another occasion, its commitment too."""
     aggregator = MaskedSum(identities=folder).among(Roster.singles(4))
     memories = [Keys() for _ in range(4)]
     views = [view_of(4, m, memory=memories[m]) for m in range(4)]
@@ -110,8 +110,8 @@ def test_malformed_and_repeated_key_messages_are_refused_and_the_sender_named(fo
         aggregator = MaskedSum(**settings).among(Roster.singles(4))
         view = view_of(4, 0)
         said = aggregator.opening.open(view.memory, view)
-        while next(said).kind == NONCES:
-            view.memory.nonces = dict.fromkeys(range(4), bytes(32))
+        while next(said).kind == COMMITMENTS:
+            view.memory.commitments = dict.fromkeys(range(4), bytes(32))
         right = torch.zeros(4, size, dtype=torch.uint8)
         for piece in (right[:, 1:], right[:3], right.to(torch.int64), right.reshape(-1)):
             with pytest.raises(ValueError, match="'public keys' of party 1"):
@@ -124,16 +124,16 @@ def test_malformed_and_repeated_key_messages_are_refused_and_the_sender_named(fo
         run.aggregator.opening.accept(run.views[0].memory, again, run.views[0])
 
 
-def test_a_second_nonce_is_refused_and_without_all_of_them_nothing_is_signed(folder):
+def test_a_second_commitment_is_refused_and_without_all_of_them_no_key_is_sent(folder):
     aggregator = MaskedSum(identities=folder).among(Roster.singles(4))
     view = view_of(4, 0)
     said = aggregator.opening.open(view.memory, view)
     own = next(said)
-    with pytest.raises(ValueError, match=r"nonces of parties \[1, 2, 3\] have not arrived"):
+    with pytest.raises(ValueError, match=r"commitments of parties \[1, 2, 3\] have not arrived"):
         next(said)
     aggregator.opening.accept(view.memory, own, view)
-    other = Message(NONCES, "peers", (0,), (torch.zeros(4, 32, dtype=torch.uint8),))
-    with pytest.raises(ValueError, match="party 0 has sent two session nonces"):
+    other = Message(COMMITMENTS, "peers", (0,), (torch.zeros(4, 32, dtype=torch.uint8),))
+    with pytest.raises(ValueError, match="party 0 has sent two key commitments"):
         aggregator.opening.accept(view.memory, other, view)
 
 
@@ -187,4 +187,4 @@ def test_seeded_secrets_are_the_same_in_every_process(folder):
         first, second = (
             open_round(aggregator.opening, Keys(), replace(view_of(4, 0), parties=tuple(range(4)))) for _ in range(2)
         )
-        assert (first.publics, first.nonces, first.verify) == (second.publics, second.nonces, second.verify)
+        assert (first.publics, first.commitments, first.verify) == (second.publics, second.commitments, second.verify)
