@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import yaml
 from scipy.stats import t as student
-from studies import HERE, Mistake
+from studies import HERE, LOADER, Mistake
 
 SCALES = {"%": 100.0, "number": 1.0, "epoch": 1 / 89}  # epoch: of Phishing, in rounds
 HEAD = """<!-- made by make_claims.py from claims.yaml and tables/: change those, then `make results` -->
@@ -110,7 +110,7 @@ def read_settings(folder: Path = HERE) -> dict[str, Setting]:
     Raises:
         Mistake: for a key that does not exist.
     """
-    said = yaml.safe_load((folder / "claims.yaml").read_text(encoding="utf-8"))["settings"]
+    said = yaml.load((folder / "claims.yaml").read_text(encoding="utf-8"), LOADER)["settings"]
     try:
         return {study: Setting(**one) for study, one in said.items()}
     except TypeError as error:
@@ -123,7 +123,7 @@ def read_claims(folder: Path = HERE) -> list[Claim]:
     Raises:
         Mistake: for a key that does not exist, or one that is missing, and for a study without settings.
     """
-    said = yaml.safe_load((folder / "claims.yaml").read_text(encoding="utf-8"))["claims"]
+    said = yaml.load((folder / "claims.yaml").read_text(encoding="utf-8"), LOADER)["claims"]
     settings = read_settings(folder)
     known = {one.name for one in fields(Claim)}
     claims = []

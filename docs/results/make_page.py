@@ -189,7 +189,7 @@ def read_page(folder: Path = HERE) -> Page:
     # all scalars as they are written: 97.80 is not 97.8
     text = (folder / "page.yaml").read_text(encoding="utf-8")
     try:
-        page: Page = _made(Page, yaml.load(text, yaml.BaseLoader), "the page")
+        page: Page = _made(Page, yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader)), "the page")
     except yaml.YAMLError as error:
         raise Mistake(" ".join(str(error).split())) from None
     sections = []

@@ -20,6 +20,7 @@ CPU_FILE = "cpu_seconds.csv"  # in the folder of a study: a line for each start 
 TARGET = re.compile(r"(step|passes|virtual_seconds|bytes) to (\S+) (\S+)")
 COST = re.compile(r"(step|passes|virtual_seconds|bytes) of (\S+)")
 AT = re.compile(r"(\S+) at (\d+)")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C: ten times as fast
 
 
 class Mistake(Exception):
@@ -57,15 +58,16 @@ def metric_of(quantity: str) -> str:
     return quantity
 
 
-def packaged() -> list[str]:
+@cache
+def packaged() -> tuple[str, ...]:
     """The studies that ship with the package."""
-    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+    return tuple(sorted(path.stem for path in STUDIES.glob("*.yaml")))
 
 
 @cache
 def study_file(study: str) -> Any:
     """What a packaged study says."""
-    return yaml.safe_load((STUDIES / f"{study}.yaml").read_text(encoding="utf-8"))
+    return yaml.load((STUDIES / f"{study}.yaml").read_text(encoding="utf-8"), LOADER)
 
 
 def runs_of(study: str) -> dict[str, Path]:

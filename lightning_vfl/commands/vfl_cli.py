@@ -25,7 +25,7 @@ from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.own_code import failed_import, note_own_modules, untyped_setting, watched_imports
 from lightning_vfl.commands.parse_errors import ParserError, one_line
 from lightning_vfl.commands.readable import make_readable
-from lightning_vfl.commands.recipes import data_alone, expand_arguments, model_first, with_full_paths
+from lightning_vfl.commands.recipes import LOADER, data_alone, expand_arguments, model_first, with_full_paths
 from lightning_vfl.commands.run_config import RUNS, RunConfig
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.commands.threads import FewThreads
@@ -224,7 +224,7 @@ class VFLCLI(LightningCLI):
         """As LightningCLI, but the settings are not checked once more, which takes as long as half of the building."""
         if not hasattr(self, "config_dump"):
             text = self.parser.dump(self.config, skip_link_targets=False, skip_none=False, skip_validation=True)
-            self.config_dump = yaml.safe_load(text)[self.command.name]
+            self.config_dump = yaml.load(text, LOADER)[self.command.name]
 
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         """All commands, in place of LightningCLI's four."""

@@ -43,7 +43,8 @@ def queue_that_counts(counted, pause, number):
     """A process in which the queue runs a command that writes so many letters, one every 10 ms."""
     command = f"[sys.executable, '-c', {COUNTER!r}, {str(counted)!r}, '{number}']"
     driver = (
-        f"import os, sys; from pathlib import Path; sys.path.append({str(RESULTS)!r}); import run_queue\n"
+        f"import os, signal, sys; from pathlib import Path; sys.path.append({str(RESULTS)!r}); import run_queue\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a suite in the background ignores it
         "run_queue.LOOK_AGAIN = 0.02\n"
         f"sys.exit(run_queue.run({command}, Path({str(pause)!r}), os.environ))"
     )

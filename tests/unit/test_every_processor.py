@@ -4,6 +4,9 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from tests.further import further
 from tests.golden import processor
 
 PROGRAM = """
@@ -30,21 +33,16 @@ json.dump([processor.in_use(), trace, clock.seconds, logged, shown(accountant.ep
 """
 
 
-def test_trace_virtual_seconds_and_shown_epsilon_are_those_of_every_processor():
+@pytest.mark.parametrize("left", [0, further(1)], ids=["without any", "without wide ones"])  # of x86-64: AVX2, AVX-512
+def test_trace_virtual_seconds_and_shown_epsilon_are_those_of_every_processor(left, capsys):
     names = processor.dispatched()
-    running = [
-        subprocess.Popen(
-            [sys.executable, *processor.REFUSE, "-c", PROGRAM],
-            env=processor.without(disabled),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for disabled in ((), names[1:], names)  # of x86-64: as it is, without AVX-512, and without AVX2
-    ]
-    (most, *plain), (fewer, *without_wide), (none, *without_any) = (json.loads(p.communicate()[0]) for p in running)
-    assert none == []
-    assert set(fewer) <= {*names[:1]} & {*most}
-    assert plain == without_wide == without_any
+    exec(PROGRAM, {})
+    here, *expected = json.loads(capsys.readouterr().out)
+    command = [sys.executable, *processor.REFUSE, "-c", PROGRAM]
+    environment = processor.without(names[left:])
+    fewer, *without = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    assert set(fewer) <= {*names[:left]} & {*here}
+    assert without == expected
 
 
 def test_numpy_refuses_names_that_it_does_not_know():
