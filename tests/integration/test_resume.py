@@ -16,6 +16,7 @@ from lightning_vfl.datamodules import RandomColumns
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Stale
 from lightning_vfl.waiting import Deadline
+from tests.further import further
 from tests.subjects import Blobs, dropping, same, split, trainer
 
 pytestmark = pytest.mark.filterwarnings(
@@ -149,7 +150,7 @@ BEFORE = "on_train_batch_start"
 
 @pytest.mark.parametrize(
     ("make", "hook", "step"),
-    [(module, BEFORE, 8), (module, BEFORE, 6), (asynchronous, BEFORE, 7), (module, "on_train_batch_end", 8)],
+    [further(module, BEFORE, 8), (module, BEFORE, 6), (asynchronous, BEFORE, 7), (module, "on_train_batch_end", 8)],
 )
 def test_an_interruption_between_a_batch_and_its_step_loses_nothing(tmp_path, make, hook, step):
     expected = everything(*fit(tmp_path, make=make))

@@ -9,6 +9,7 @@ import torch
 from lightning_vfl.commands.program import run_or_exit
 from lightning_vfl.protocols.owner_keys import read_key
 from lightning_vfl.protocols.trusted_classes import BOOKS
+from tests.further import few
 from tests.integration.federations import BASE, prepare
 from tests.integration.injected import DIGITS, _finish, _outcome, simulated
 from tests.integration.kills import NAMES, differing
@@ -22,7 +23,7 @@ RECIPES = {
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", few(RECIPES, "noise"))
 def test_a_replay_has_the_bits_of_secret_weights_and_the_simulation_has_not(tmp_path, name):
     parties = ("--data.partitioner.parties", "2")
     recipe = (*DIGITS, *RECIPES[name], *SHORT, *parties, *BASE)

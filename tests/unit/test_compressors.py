@@ -21,6 +21,7 @@ from lightning_vfl.networks import MLP
 from lightning_vfl.protocols.subsets import TaskSampling
 from lightning_vfl.simulation import PartyDropout
 from lightning_vfl.types import RoundNames, Stage
+from tests.further import further
 from tests.subjects import Blobs, same, trainer
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -52,7 +53,7 @@ def test_the_largest_numbers_are_kept_and_the_others_are_zero(made, k):
         assert ((row - kept) ** 2).sum() <= (1 - k / 10) * (row**2).sum()
 
 
-@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+@pytest.mark.parametrize("bits", [1, further(2), further(4), 8])
 def test_quantised_numbers_are_near_and_right_on_average(bits):
     h, made = numbers(), Quantise(bits)
     step = (h.amax(1, keepdim=True) - h.amin(1, keepdim=True)) / (2**bits - 1)

@@ -17,6 +17,7 @@ from lightning_vfl.local_updates import LocalSteps, LocalUpdate
 from lightning_vfl.networks import MLP, PolynomialNetwork
 from lightning_vfl.protocols.subsets import TaskSampling
 from lightning_vfl.simulation import PartyDropout
+from tests.further import further
 from tests.subjects import Blobs, trainer
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -46,9 +47,9 @@ def same(one, other):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
+        further({}),
         {"clip": 0.05, "bottom": DRAWING},
-        {"aggregator": MaskedSum, "clip": 0.05},
+        further({"aggregator": MaskedSum, "clip": 0.05}),
         {"protocol": AsyncVFL, "clip": 0.05, "bottom": DRAWING},
         {"active": 0, "top": {"server": SMALL, "active": SMALL}, "clip": 0.05},
     ],

@@ -11,6 +11,7 @@ import lightning_vfl.waiting as room
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.testing import check_waiting_rule
 from lightning_vfl.waiting import Deadline, Fastest, Ignore, Threshold, WaitForAll, WaitingRule
+from tests.further import few
 
 RULES = {
     "WaitForAll": WaitForAll(),
@@ -44,7 +45,9 @@ def expected(rule, arrivals, needed):
     return sorted(who), when
 
 
-@every_rule
+@pytest.mark.parametrize(
+    "name", few(RULES, "WaitForAll, timeout", "Ignore", "Fastest, timeout", "Deadline", "Threshold")
+)
 def test_laws(name):
     check_waiting_rule(RULES[name])
 

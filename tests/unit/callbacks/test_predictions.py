@@ -15,6 +15,7 @@ from lightning_vfl.export.score import score
 from lightning_vfl.export.write import export_model
 from lightning_vfl.trained.predictions import write_table
 from tests.exported import one_registry
+from tests.further import further
 from tests.subjects import split, trainer
 
 HELD = {"bank": {*range(60)}, "shop": {*range(5, 60)} - {7, 9}, "telco": {*range(50)} | {70, 71}}
@@ -40,8 +41,9 @@ def trained(folder, **settings):
     return module.eval()
 
 
-@pytest.mark.parametrize("overlap", ["inner", "keep"])
-@pytest.mark.parametrize("command", ["predict", "score"])
+@pytest.mark.parametrize(
+    ("command", "overlap"), [("predict", "inner"), ("predict", "keep"), further("score", "inner"), ("score", "keep")]
+)
 def test_every_record_is_in_one_of_two_files_and_its_parties_are_named(command, overlap, tmp_path, capsys):
     """The oracle is the arithmetic of Python's sets."""
     settings = {"overlap": overlap, "work_dir": tmp_path if overlap == "inner" else None}

@@ -113,8 +113,13 @@ PROTOCOLS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*was called without a model", "ignore:.*no last checkpoint")  # what Lightning says
-@pytest.mark.parametrize("saves", [OnExceptionCheckpoint, partial(ModelCheckpoint, save_on_exception=True)])
-@pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
+@pytest.mark.parametrize(
+    ("protocol", "saves"),
+    [
+        (PROTOCOLS["split"], OnExceptionCheckpoint),
+        (PROTOCOLS["async"], partial(ModelCheckpoint, save_on_exception=True)),
+    ],
+)
 def test_an_error_before_the_networks_exist_is_not_hidden_by_one_of_saving(tmp_path, protocol, saves):
     for module, data in (protocol(), Unread()), (protocol(bottom=unmade), Blobs()):
         t = trainer(tmp_path, callbacks=[saves(tmp_path)], enable_checkpointing=True)

@@ -16,7 +16,7 @@ from lightning_vfl.aggregators import Mean
 from lightning_vfl.callbacks import PrivacyBudget
 from lightning_vfl.datamodules import Standardise
 from lightning_vfl.errors import ConfigurationError
-from tests.further import further
+from tests.further import few, further
 from tests.golden import data as records
 from tests.golden.build import arguments, faults_of, found, merged
 from tests.golden.cases import Case, cases
@@ -91,7 +91,7 @@ def left_behind(case, hooks, folder):
     ]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, "labels", "dvfl", "cvfl, stale"))
 def test_hooks_without_super_change_nothing(name, tmp_path):
     case = CASES[name]
     assert left_behind(case, HOOKS, tmp_path / "own") == left_behind(case, (), tmp_path / "plain")

@@ -20,6 +20,7 @@ from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.types import RoundNames, Stage
 from tests.exported import built
+from tests.further import further
 from tests.subjects import Blobs, same, trainer
 
 WIDTH = 4
@@ -60,8 +61,17 @@ def fitted(aggregator, folder, top, *callbacks, data=None, settings=None, **trai
     return module
 
 
-@pytest.mark.parametrize("aggregator", [Mean, Concat, MaskedSum])
-@pytest.mark.parametrize("settings", [{}, {"norm": nn.BatchNorm1d}])
+@pytest.mark.parametrize(
+    ("aggregator", "settings"),
+    [
+        further(Mean, {}),
+        (Mean, {"norm": nn.BatchNorm1d}),
+        (Concat, {}),
+        further(Concat, {"norm": nn.BatchNorm1d}),
+        further(MaskedSum, {}),
+        (MaskedSum, {"norm": nn.BatchNorm1d}),
+    ],
+)
 def test_it_learns_the_bits_of_one_top(aggregator, settings, tmp_path):
     halves = fitted(aggregator(), tmp_path, HALVES, settings=settings)
     one = fitted(aggregator(), tmp_path, whole, settings=settings)

@@ -79,6 +79,7 @@ class FiveCodes(Codes):
         return splits
 
 
+@pytest.mark.slow  # test_arrays.py exports one too
 def test_a_bottom_with_an_embedding_is_exported(tmp_path):
     """The oracle is the bottom itself, on records of all codes."""
     module, data = split(Mean(), bottom=Embedded, evaluate="plain"), FiveCodes(normaliser=Unchanged(), batch_size=9)
