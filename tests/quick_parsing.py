@@ -4,13 +4,14 @@ Jsonargparse looks up each setting of a recipe several times: among all options,
 """
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from jsonargparse import Namespace, _namespace, _optionals, _subcommands, _util
+from jsonargparse import Namespace, _common, _namespace, _optionals, _subcommands, _typehints, _util
 
 
 def parse_sooner(replace: Callable[[Callable[..., Any], Callable[..., Any]], None]) -> None:
@@ -19,6 +20,7 @@ def parse_sooner(replace: Callable[[Callable[..., Any], Callable[..., Any]], Non
     _read_import_paths_once(replace)
     _read_docstrings_once(replace)
     _split_keys_once()
+    _check_classes_once(replace)
     if "lightning_vfl.cli" in sys.modules:
         _build_options_once()
 
@@ -103,6 +105,63 @@ def _split_keys_once() -> None:
         return leaf, inner, parent
 
     Namespace._parse_key = _parse_key  # type: ignore[method-assign]
+
+
+def _check_classes_once(replace: Any) -> None:
+    """Check the settings of a class of the packages once for each of their values: jsonargparse does so several times.
+
+    What is not plain data, refers to a class of a test, or is refused goes to jsonargparse every time.
+    """
+    check = _typehints.adapt_class_type
+    contexts = (_typehints.sub_defaults, _typehints.allow_default_instance, _common.lenient_check, _common.nested_links)
+    known: dict[str, Any] = {}
+
+    def adapt_class_type(
+        value: Any,
+        serialize: bool,
+        instantiate_classes: bool,
+        sub_add_kwargs: Any,
+        prev_val: Any = None,
+        partial_skip_args: Any = None,
+        typehint: Any = None,
+    ) -> Any:
+        further = (prev_val, partial_skip_args, typehint)
+        key = None
+        if not serialize and not instantiate_classes and _is_plain(value) and _is_plain(prev_val):
+            parser = _common.parent_parser.get()
+            read = (type(parser), getattr(parser, "parser_mode", None), *(context.get() for context in contexts))
+            key = repr((value, sub_add_kwargs, *further, read, os.getcwd()))
+        if key in known:
+            return _copied(known[key])
+        checked = check(value, serialize, instantiate_classes, sub_add_kwargs, *further)
+        if key is not None and _is_plain(checked):
+            known[key] = _copied(checked)
+        return checked
+
+    replace(check, adapt_class_type)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a setting consists of plain data and of classes of the packages, which are the same in every test."""
+    if type(value) is Namespace:
+        settings = vars(value)
+        path = settings.get("class_path", "torch.")
+        return str(path).startswith(("lightning_vfl.", "lightning.", "torch.")) and all(
+            map(_is_plain, settings.values())
+        )
+    if type(value) in (list, tuple, dict):
+        return all(map(_is_plain, value.values() if type(value) is dict else value))
+    return value is None or type(value) in (str, int, float, bool)
+
+
+def _copied(value: Any) -> Any:
+    if type(value) is Namespace:
+        copied = Namespace()
+        vars(copied).update({name: _copied(setting) for name, setting in vars(value).items()})
+        return copied
+    if type(value) is dict:
+        return {name: _copied(setting) for name, setting in value.items()}
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
 
 
 def _build_options_once() -> None:
