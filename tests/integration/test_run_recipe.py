@@ -50,13 +50,15 @@ def test_options_on_top_of_the_recipe_win():
 def test_a_fit_goes_on_and_an_audit_trains_anew(capsys):
     resumed = run(["fit", "--ckpt_path", "runs/lightning_logs/version_0", "--trainer.max_epochs", "2"])
     assert resumed.trainer.global_step == 52
-    audited = run(["audit", "--ckpt_path", "runs/lightning_logs/version_0", "--attacker", "server"])
+    one = ["--attacks", '[{"class_path": "MembershipByLoss"}]']
+    audited = run(["audit", "--ckpt_path", "runs/lightning_logs/version_0", "--attacker", "server", *one])
     assert audited.given.ckpt_path is None
     assert audited.trainer.current_epoch == 1
     assert "MembershipByLoss" in capsys.readouterr().out
 
 
-def test_the_report_and_the_halves_of_a_run_are_in_its_folder():
+def test_the_report_and_the_halves_of_a_run_are_in_its_folder(monkeypatch):
+    monkeypatch.setattr("lightning_vfl.report.page.page", lambda given, *_: str(given))
     run(["report", "best"])
     run(["report", "--ckpt_path", "runs/lightning_logs/version_0"])
     assert Path("runs/lightning_logs/version_0/report.html").is_file()

@@ -27,6 +27,7 @@ from lightning_vfl.federation.refusals import refuse_protocol
 from lightning_vfl.missing import Skip
 from lightning_vfl.protocols.checks import refuse_trainer
 from lightning_vfl.types import Roll
+from tests.exported import one_registry
 from tests.subjects import Blobs, split, trainer
 
 SHAPES = {"party_shapes": [(3,), (3,), (2,)], "num_classes": 3}
@@ -208,7 +209,8 @@ def test_a_model_that_has_not_run_is_exported_to_onnx(tmp_path):
     module.configure_model()
     features = torch.randn(4, 3), torch.randn(4, 3), torch.randn(4, 2)
     path = tmp_path / "model.onnx"
-    module.eval().to_onnx(path, VerticalBatch(features, None, torch.arange(4)))
+    with one_registry():
+        module.eval().to_onnx(path, VerticalBatch(features, None, torch.arange(4)))
     session = onnxruntime.InferenceSession(path)
     inputs = {entry.name: own.numpy() for entry, own in zip(session.get_inputs(), features, strict=True)}
     torch.testing.assert_close(torch.from_numpy(session.run(None, inputs)[0]), module(features).detach())

@@ -14,6 +14,7 @@ from lightning_vfl.datamodules import Arrays, Standardise, Unchanged, Views
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.score import score
 from lightning_vfl.export.write import export_model
+from tests.exported import one_registry
 from tests.subjects import split, trainer
 
 RECORDS = 60
@@ -226,7 +227,8 @@ def test_an_embedding_trains_predicts_and_exports(tmp_path):
     np.testing.assert_allclose(
         predictions_of(again, Arrays(new, ids=range(10)))["probability_yes"], found["probability_yes"]
     )
-    export_model(module, tmp_path / "halves")
+    with one_registry():
+        export_model(module, tmp_path / "halves")
     tables = {}
     for party, (name, array) in enumerate(Arrays(new, ids=range(10))._arrays.items()):
         columns = {f"{name}.{i}": array[:, i] for i in range(array.shape[1])}
