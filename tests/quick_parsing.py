@@ -175,6 +175,7 @@ def _build_options_once() -> None:
     build = Command.parser
     known: dict[Any, tuple[Any, Any]] = {}
 
+    @functools.wraps(build)
     def parser(self: Command, cli: Any) -> Any:
         method = COMMANDS[self.name].method
         defaults = cli.trainer_defaults

@@ -9,6 +9,7 @@ from lightning_vfl.cli import main, run
 from lightning_vfl.commands.completion import options
 from lightning_vfl.commands.short_help import GROUPS
 from lightning_vfl.commands.vfl_cli import VFLCLI
+from tests.further import further
 
 RECIPES = ["--config", "data/digits", "--config", "protocol/mean"]
 
@@ -74,7 +75,9 @@ def test_a_printed_recipe_without_a_model_says_so(capsys):
     assert yaml.safe_load(printed(capsys, "fit", "--print_config"))["model"] is None
 
 
-@pytest.mark.parametrize("dashed", ["--ckpt-path", "--seed-everything", "--trainer.max-epochs", "--data.batch-size"])
+@pytest.mark.parametrize(
+    "dashed", ["--ckpt-path", further("--seed-everything"), "--trainer.max-epochs", further("--data.batch-size")]
+)
 def test_options_are_written_with_dashes_or_underscores(dashed):
     written = [
         VFLCLI(["fit", *RECIPES, option, "7"]).given

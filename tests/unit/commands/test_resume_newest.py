@@ -6,6 +6,7 @@ import pytest
 from lightning.pytorch import Trainer
 
 from lightning_vfl.cli import run
+from lightning_vfl.commands.command import Command
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
 from tests.unit.commands.test_run_config import SHORT
@@ -55,6 +56,7 @@ def test_a_folder_of_the_recipe_is_left_to_the_trainer():
 @pytest.mark.parametrize("hint", [float | int | None, int | float | None], ids=str)
 def test_a_whole_number_of_batches_is_no_share_whatever_was_imported_first(monkeypatch, hint):
     """``typing`` may give Lightning the ``Union[float, int]`` of another package for its ``Union[int, float]``."""
+    monkeypatch.setattr(Command, "parser", inspect.unwrap(Command.parser))  # the tests build the options once
     monkeypatch.setitem(inspect.unwrap(Trainer.__init__).__annotations__, "limit_train_batches", hint)
     for given, read in (("1", 1), ("1.0", 1.0), ("0.5", 0.5)):
         batches = VFLCLI(["fit", *SHORT, "--trainer.limit_train_batches", given]).given.trainer.limit_train_batches
