@@ -68,6 +68,7 @@ class Endpoint:
         self._charges: Charges | None = None
         self._withheld: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
         self._released = release_of(half.protection)
+        self._released(half.embed(half.all_ids[:1])[0])  # the first draws of a process take seconds
         self._drift = drift
         self._answered_records = 0  # since the last line in the log
         protection = half.protection
