@@ -4,6 +4,7 @@ import os
 import random
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ from lightning_vfl.federation.sum_guard import SumGuard
 from lightning_vfl.privacy import PrivacyLedger
 from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.accounts.charging import joint_ids, names_of
+from lightning_vfl.serving.sums_before import SumsBefore
 from lightning_vfl.types import Stage
 from tests.subjects import Blobs, split, trainer
 from tests.unit.protocols.test_subtraction import follows
@@ -202,6 +204,26 @@ def test_an_exported_half_counts_the_sums_since_its_last_epoch(tmp_path):
     for weight in module.bottoms.parties[0].parameters():
         weight.requires_grad = False  # its embeddings are the same in every round
     assert [party_part(module, party).half.sums_since for party in (0, 1)] == [0, 33]
+
+
+@pytest.mark.filterwarnings("ignore:a party was left out")
+def test_production_withholds_what_the_last_epoch_and_evaluations_have_summed_without_a_party(tmp_path):
+    party = Party(tmp_path)
+    module = party.module
+    module.fitted = party.data.fitted
+    batches = len(party.batches[Stage.FIT])
+    module.books.epoch_batches = batches
+    for number in range(3 * batches):
+        module.books.rounds["fit"] = number + 1
+        short = number in (0, 2 * batches + 1)  # one round of the first epoch, one of the last
+        party.note(Stage.FIT, number % batches, (0, 1) if short else SETS[0])
+    party.note(Stage.PREDICT, 2, (0, 2))
+    half = party_part(module, 0).half
+    sums = SumsBefore(tmp_path / "seat.privacy.jsonl", half.network, 3, half.sums_since)
+    expected = {*party.ids(Stage.FIT, 1), *party.ids(Stage.PREDICT, 2)}
+    everybody = [one for number in range(batches) for one in party.ids(Stage.FIT, number)]
+    assert {*party.ids(Stage.FIT, 0)} - expected
+    assert [one in expected for one in everybody] == sums.withheld(np.array(everybody)).tolist()
 
 
 def test_an_exported_half_names_the_network_of_the_ledger(tmp_path):
