@@ -1,7 +1,12 @@
 """Law: what production answers with noise is charged first, in the ledger of training, and never passes the budget."""
 
 import asyncio
+import json
 import random
+import subprocess
+import sys
+import threading
+import urllib.request
 
 import numpy as np
 import pytest
@@ -17,6 +22,7 @@ from lightning_vfl.serving.charges import Charges
 from lightning_vfl.serving.endpoint import GaussianNoise
 from lightning_vfl.serving.masks import codec_of
 from tests.served import DRAWN, NOISY, Subject, running
+from tests.unit.serving.test_commands import free_port, wait_until_ready, words
 
 EVENT = GaussianEvent(2.0, 1.0, 3)
 DELTA = 1e-5
@@ -138,6 +144,49 @@ def test_answers_are_random_charged_once_a_record_and_withheld_past_the_budget(p
     assert not third.predicted.any()
     _, accountant = PrivacyLedger.read(tmp_path / "shop.privacy.jsonl")
     assert {one: row.tolist() for one, row in accountant.counts.items()} == {event: [2, 2]}
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_ledger_of_a_process_that_is_killed_again_and_again_has_every_answer(tmp_path):
+    subject = Subject(tmp_path, NOISY)
+    port = free_port()
+    started = {}
+    released = dict.fromkeys(IDS, 0)
+
+    def start(name):
+        options = {"http": f"127.0.0.1:{port}"} if name == "server" else {"work_dir": tmp_path}
+        command = [sys.executable, "-m", "lightning_vfl", *words(subject, name, **options)]
+        started[name] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def answered():
+        """One request for all records; whether the bank has answered."""
+        body = json.dumps({"ids": IDS}).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as page:
+            return "bank" not in json.load(page)["absent"]
+
+    try:
+        for name in ("bank", "server"):
+            (tmp_path / f"{name}.seat.yaml").write_text(f"key: keys/{name}.key\nledger: {name}.privacy.jsonl\n")
+            start(name)
+        for number in range(4):
+            wait_until_ready(f"http://127.0.0.1:{port}/ready")
+            killed = threading.Timer(0.3 + 0.1 * number, started["bank"].kill)
+            killed.start()
+            while answered():
+                for one in IDS:
+                    released[one] += 1
+            killed.join()
+            started["bank"].wait()
+            start("bank")
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
+    charged = counts_in(tmp_path / "bank.privacy.jsonl")
+    assert min(released.values()) > 4
+    assert all(count <= charged[one] <= count + 4 for one, count in released.items())  # an answer for each kill
 
 
 def test_a_seat_without_a_ledger_is_refused(tmp_path):
