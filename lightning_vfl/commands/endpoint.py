@@ -100,6 +100,6 @@ def _run(given: Namespace) -> int:
     drift = half.drift(replace(records, path=Path(given.training))) if given.training else None
     endpoint = Endpoint(half, charter, seat, drift)
     print(f"party {endpoint.name}: {len(half):,} records, model {half.manifest.model[:12]}", flush=True)
-    print(endpoint.in_the_clear, *filter(None, [endpoint.withheld]), sep="\n", flush=True)
+    print(endpoint.in_the_clear, *filter(None, [endpoint.limits]), sep="\n", flush=True)
     asyncio.run(run_endpoint(endpoint))
     return 0

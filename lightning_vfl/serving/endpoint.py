@@ -116,8 +116,8 @@ class Endpoint:
         ]
 
     @property
-    def withheld(self) -> str:
-        """How many records are not served because a sum without a party has them, in a line; empty: none can be."""
+    def limits(self) -> str:
+        """What keeps this party from answers, in a line: its budget, or sums without a party; empty: nothing."""
         if self._charges is not None:
             left = self._charges.left
             return "answers are charged without a budget" if left is None else f"budget: ε = {left:.4g} is left"

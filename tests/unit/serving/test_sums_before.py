@@ -121,12 +121,12 @@ def test_a_running_endpoint_serves_no_record_from_the_line_on(ledger, tmp_path):
 def test_an_endpoint_says_at_start_how_many_records_it_withholds(ledger, tmp_path):
     subject = Subject(tmp_path, MASKED, Missing.SKIP)
     note(ledger, (1, 2), [5, 6, "Name 7"])  # the last as a training without ids names it
-    assert subject.endpoint("bank", ledger=ledger.path).withheld == (
+    assert subject.endpoint("bank", ledger=ledger.path).limits == (
         f"2 records are withheld: {ledger.path} has them in sums without a party; 1 others in such sums are not in the "
         "table, or were noted without ids"
     )
-    assert subject.endpoint("bank", ledger=tmp_path / "none.jsonl").withheld.startswith("0 records are withheld")
-    assert "no ledger" in subject.endpoint("bank").withheld
+    assert subject.endpoint("bank", ledger=tmp_path / "none.jsonl").limits.startswith("0 records are withheld")
+    assert "no ledger" in subject.endpoint("bank").limits
 
 
 def test_a_half_that_does_not_name_its_network_is_refused(tmp_path, monkeypatch):
