@@ -132,7 +132,7 @@ def _of_texts(
     numeric = ~np.isnan(numbers) & ~codes
     others = texts[~numeric & ~marks]
     values = int((~marks).sum())
-    digits = others[others.str.contains("[0-9]")]
+    digits = others[others.str.contains(r"\d")]
     share = float(numeric.sum()) / max(values, 1)
     dropped = len(different) > MOST  # categories would be left out, or share a column
     if share >= _MOSTLY or (share >= _PARTLY and dropped and digits.empty):
@@ -159,7 +159,11 @@ def _of_texts(
 def _numbers(filled: "pd.Series[Any]", every: set[str], decimal: str, where: str) -> "tuple[NDArray[np.float64], str]":
     """(N,) the numbers of the texts, NaN for others; and the decimal mark, empty for numbers of Python alone."""
     plain = as_numbers(filled).to_numpy(dtype=np.float64, na_value=np.nan)
-    texts = every if decimal or "." in "".join(every) else {text for text in every if not text.isdecimal()}
+    texts = (
+        every
+        if decimal or "." in "".join(every)
+        else {text for text in every if not (text.isascii() and text.isdecimal())}
+    )
     if not any(looks_numeric(text) for text in texts):
         return plain, ""
     mark = decimal or decimal_of(sorted(every), where)  # a set has another order in each process

@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 _ISO = "ISO8601"
 _DATES: tuple[str, ...] = ("%d.%m.%Y", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
 _DATES += ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y")  # the year is never first if it has two digits
-_FORMATS = (_ISO, *(f"{date}{time}" for date in _DATES for time in ("", " %H:%M", " %H:%M:%S")))
-_LIKE_A_DATE = re.compile(r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{8}T\d{2,6})")
+_NAMED: tuple[str, ...] = ("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y")
+_FORMATS, _NAMED_FORMATS = (
+    tuple(f"{date}{time}" for date in dates for time in ("", " %H:%M", " %H:%M:%S")) for dates in (_DATES, _NAMED)
+)
+_LIKE_A_DATE = re.compile(
+    r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{8}T\d{2,6}"
+    r"|\d{1,2}[- ][A-Za-z]{3,9}[- ]\d{2}|[A-Za-z]{3,9} \d{1,2}, \d{4})"
+)
 _OFFSET = r"(?::|T\d{0,4})\d{2}(?:\.\d+)?\s*([-+])(\d{2}):?(\d{2})?\s*$"  # behind a time of the day
 _MOSTLY = 0.8  # share of the texts that a format must fit
 _SAMPLE = 200  # texts by which formats are tried first
@@ -138,10 +144,13 @@ def formats_of(column: "pd.Series[Any]") -> list[str]:
     if not len(texts) or texts.head(_SAMPLE).str.match(_LIKE_A_DATE).mean() < _MOSTLY:
         return []
     sample = texts.iloc[:: max(1, len(texts) // _SAMPLE)]
-    likely = [one for one in _FORMATS if dates_of(sample, one).notna().any()]
+    named = texts.head(_SAMPLE).str.contains("[A-Za-z]{3}").mean() >= _MOSTLY
+    forms = _NAMED_FORMATS if named else (_ISO, *_FORMATS)
+    likely = [one for one in forms if dates_of(sample, one).notna().any()]
     fitting = {one: int(dates_of(texts, one).notna().sum()) for one in likely}
     most = max(fitting.values(), default=0)
-    return [one for one, count in fitting.items() if count == most >= _MOSTLY * len(texts)]
+    fits = [one for one, count in fitting.items() if count == most >= _MOSTLY * len(texts)]
+    return [one for one in fits if "%B" not in one or one.replace("%B", "%b") not in fits]  # May is May in both
 
 
 def has_times(column: "pd.Series[Any]", form: str) -> bool:

@@ -1,6 +1,7 @@
 """Numbers as people write them: decimal marks, thousands marks, signs, percent, currency, and marks for missing."""
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +17,29 @@ MARKS = frozenset(("", "-", "--", "---", "–", "—", ".", "..", "...", "?", "?
 """What stands for a missing value among numbers and dates, in lower case."""
 MARKS |= {"none", "null", "missing", "unknown", "#n/a", "#na", "#value!", "#div/0!", "#ref!", "#num!", "#name?"}
 DECIMALS = (".", ",")
-_MINUS = str.maketrans(dict.fromkeys("\u2212\u2013\ufe63\uff0d", "-"))  # minus, dash, small and wide hyphen
-_CURRENCY = r"(?:US\$|[€$£¥₹₽₩₺₪₫฿]|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|CZK|kr\.?|zł|Kč|Fr\.)"
+_SIGNS = dict.fromkeys("\u2212\u2013\ufe63\uff0d", "-")  # minus, dash, small and wide hyphen
+_SIGNS |= {
+    "\u066b": ".",
+    "\u066c": ",",
+    "\uff0e": ".",
+    "\uff0c": ",",
+}  # decimal and thousands marks of Arabic; wide ones
+_CURRENCY = r"(?:[A-Z]{0,2}\$|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN|CZK|kr\.?|zł|Kč|Fr\.|円|元)"
 _THOUSANDS = (
     " \u00a0\u2009\u202f'\u2019"  # spaces of four widths, apostrophes; and the mark that is not the decimal one
 )
 _ONE_GROUP = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
-_LETTERS = re.compile(r"^\W*([A-Za-z]*)")
+_LETTERS = re.compile(r"^\W*([^\W\d_]*)")
 _FORMS = 2  # of numbers: with a currency or unit before them, and without
-_LOOKS = re.compile(r"\W{0,4}[A-Za-z]{0,3}\W{0,2}[0-9][0-9.,:'’\s()+\-/T]*[A-Za-z%€$£²³°]{0,4}")
+_LOOKS = re.compile(r"\W{0,4}[^\W\d_]{0,3}\W{0,2}\d[\d.,\u066b\u066c．，:'’\s()+\-/T]*[^\d\s_]{0,4}")
 
 
 def _pattern(decimal: str) -> re.Pattern[str]:
     mark, others = re.escape(decimal), _THOUSANDS + ("," if decimal == "." else ".")
     grouped = rf"[1-9][0-9]{{0,2}}(?P<mark>[{others}])[0-9]{{3}}(?:(?P=mark)[0-9]{{3}})*"
-    body = rf"(?P<whole>{grouped}|[0-9]+)?(?:{mark}(?P<part>[0-9]*))?(?P<power>[eE][-+]?[0-9]+)?"
+    # a dash behind the decimal mark is no sign: 45.- and 45,-- are 45
+    part = rf"{mark}(?:(?<=[0-9].)(?:--?|—)|(?P<part>[0-9]*))"
+    body = rf"(?P<whole>{grouped}|[0-9]+)?(?:{part})?(?P<power>[eE][-+]?[0-9]+)?"
     return re.compile(
         rf"(?P<open>\()?\s*(?P<first>[-+])?\s*{_CURRENCY}?\s*(?P<second>[-+])?\s*{body}\s*(?P<percent>%)?\s*"
         rf"{_CURRENCY}?\s*(?P<last>-)?(?P<close>\))?"
@@ -45,12 +54,14 @@ def read_number(text: str, decimal: str) -> float:
 
     A sign may stand before or behind the number or the currency, and ``(500)`` is -500. A thousands mark stands before
     each three digits: a space, an apostrophe, or the mark of ``.`` and ``,`` that is not the decimal one. 45 % is 0.45.
+    A dash in the place of decimals is 0, as in ``45.-``. Digits may be of any script.
 
     Examples:
         >>> read_number("2.703,00", ","), read_number("-$68.3", "."), read_number("(1 234)", ".")
         (2703.0, -68.3, -1234.0)
     """
-    found = _PATTERNS[decimal].fullmatch(text.strip().translate(_MINUS))
+    plain = text if text.isascii() else "".join(map(_ascii, text))
+    found = _PATTERNS[decimal].fullmatch(plain.strip())
     if found is None:
         return float("nan")
     part = found.groupdict()
@@ -62,6 +73,16 @@ def read_number(text: str, decimal: str) -> float:
     if part["power"]:
         percent = f"e{int(part['power'][1:]) - 2 * bool(percent)}"
     return float(f"{'-' if '-' in signs else ''}{whole}.{part['part'] or '0'}{percent}")
+
+
+def _ascii(character: str) -> str:
+    """The character as the patterns know it: a digit of 0 to 9, a sign, and ``$`` for every sign of a currency."""
+    if character in _SIGNS:
+        return _SIGNS[character]
+    if unicodedata.category(character) == "Sc":
+        return "$"
+    digit = unicodedata.decimal(character, None)
+    return character if digit is None else str(digit)
 
 
 def written_numbers(column: "pd.Series[Any]", decimal: str) -> "NDArray[np.float64]":

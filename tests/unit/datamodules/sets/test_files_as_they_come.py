@@ -18,6 +18,7 @@ from lightning_vfl.errors import ConfigurationError
 N = 400
 RNG = np.random.default_rng(0)
 AMOUNTS = [Decimal(int(cents)).scaleb(-2) for cents in RNG.integers(-500_000, 500_000, N)]
+AMOUNTS[::3] = [Decimal(int(amount)).quantize(Decimal("0.01")) for amount in AMOUNTS[::3]]  # a third has no cents
 WHOLE = [int(amount) for amount in AMOUNTS]
 DAYS = [
     date.fromordinal(int(day)) for day in RNG.integers(date(2010, 1, 1).toordinal(), date(2030, 1, 1).toordinal(), N)
@@ -41,6 +42,14 @@ NUMBERS = {
     "−5": lambda a: f"{a}".replace("-", "\u2212"),
     "1 234.50": lambda a: f"{a:,.2f}".replace(",", "\u202f"),
     "1'234.50": lambda a: f"{a:,.2f}".replace(",", "'"),
+    "CHF 11.- beside CHF 11.50": lambda a: f"CHF {f'{a:.2f}'.replace('.00', '.-')}",
+    "11,- beside 11,50": lambda a: f"{a:.2f}".replace(".00", ".\u2013").replace(".", ","),
+    "11.--": lambda a: f"{a:.2f}".replace(".00", ".--"),
+    "digits of Arabic": lambda a: f"{a}".translate(str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")),
+    "decimals of Arabic": lambda a: f"{a:,.2f}".translate(str.maketrans("0123456789.,", "٠١٢٣٤٥٦٧٨٩٫٬")),
+    "wide digits": lambda a: f"{a}".translate(str.maketrans("0123456789-", "０１２３４５６７８９－")),
+    "234円": lambda a: f"{a}円",
+    "₱234": lambda a: f"₱{a}",
 }
 DATES = {
     "18/07/11": "%d/%m/%y",
@@ -48,6 +57,10 @@ DATES = {
     "31.12.2024": "%d.%m.%Y",
     "31.12.24": "%d.%m.%y",
     "20150130T000000": "%Y%m%dT%H%M%S",
+    "30 Jan 2015": "%d %b %Y",
+    "30-JAN-15": "%d-%b-%y",
+    "Jan 30, 2015": "%b %d, %Y",
+    "January 30, 2015 at noon": "%B %d, %Y 12:00",
 }
 
 
@@ -87,6 +100,12 @@ def test_dates_are_decided_on_the_whole_column(form, tmp_path):
     np.testing.assert_array_equal(found, [(DAYS[i] - date(1970, 1, 1)).days for i in ids])
 
 
+def test_a_column_of_dates_in_may_is_one_of_dates(tmp_path):
+    days = [date(2020, 5, 1 + n % 31) for n in range(N)]
+    ids, found = column(tables(tmp_path, [day.strftime("%d %B %Y") for day in days]), "x.days")
+    np.testing.assert_array_equal(found, [(days[i] - date(1970, 1, 1)).days for i in ids])
+
+
 @pytest.mark.parametrize("bad", ["unknown", "2024-02-30", "0000-00-00"])
 def test_one_bad_date_is_one_missing_cell(bad, tmp_path, told):
     cells = [day.isoformat() for day in DAYS]
@@ -113,7 +132,8 @@ STOPPED = {
     "thousands": (["1.234", "987", "2.345", "456"], "may be 1.234 or 1234; give the decimal mark of the file"),
     "a comma": (["12,345", "987", "23,456", "45"], "may be 12.345 or 12345; give the decimal mark of the file"),
     "digits": (["5", "6", "7", "8", "9", "10", "11", "12", "13", "12abc"], "texts with digits, such as '12abc'"),
-    "units": ([f"{i} kg" for i in range(40)], "and would be left out; if these are numbers or dates, write them"),
+    "units": ([f"{i} kg" for i in range(400)], "and would be left out; if these are numbers or dates, write them"),
+    "units of another script": ([f"{i} кг" for i in range(400)], "and would be left out; if these are numbers"),
     "two forms": ([f"0{1 + i % 9}/0{1 + i // 9}/2020" for i in range(80)], "as %d/%m/%Y and as %m/%d/%Y; give one"),
 }  # fmt: skip
 
@@ -122,7 +142,7 @@ STOPPED = {
 def test_what_can_be_read_in_two_ways_stops_with_an_example(name, tmp_path):
     cells, message = STOPPED[name]
     with pytest.raises(ConfigurationError) as error:
-        tables(tmp_path, cells * (400 // len(cells)) if name != "units" else [f"{i} kg" for i in range(400)])
+        tables(tmp_path, cells * (400 // len(cells)))
     assert message in str(error.value)
     assert "column 'x' of party 'bank'" in str(error.value)
     assert "\n" not in str(error.value)

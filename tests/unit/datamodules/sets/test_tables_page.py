@@ -28,6 +28,7 @@ def day(written: date) -> int:
 COMMAS = [f"{n},25" for n in range(N)]
 POINTS = [f"{n}.25" for n in range(N)]
 WHOLE = [str(n) for n in range(N)]
+ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
 ISO = [f"2015-01-{1 + n % 28:02d}" for n in range(N)]
 READ = {
     "1000,50": (COMMAS, "x", 1000.5),
@@ -41,6 +42,12 @@ READ = {
     "€45": ([f"€{n}" for n in range(N)], "x", 45.0),
     "$68.3": ([f"${n}.5" for n in range(N)], "x", 68.3),
     "45 EUR": ([f"{n} EUR" for n in range(N)], "x", 45.0),
+    "45.-": (POINTS, "x", 45.0),
+    "45,-": (COMMAS, "x", 45.0),
+    "234円": ([f"{n}円" for n in range(N)], "x", 234.0),
+    "٤٥": ([str(n).translate(ARABIC) for n in range(N)], "x", 45.0),
+    "19 Jan 2021": ([f"{1 + n % 28} Jan 2021" for n in range(N)], "x.days", day(date(2021, 1, 19))),
+    "January 19, 2021": ([f"January {1 + n % 28}, 2021" for n in range(N)], "x.days", day(date(2021, 1, 19))),
     "18/07/11": ([f"{1 + n % 28}/07/11" for n in range(N)], "x.days", day(date(2011, 7, 18))),
     "31.12.2024": ([f"{1 + n % 28}.12.2024" for n in range(N)], "x.days", day(date(2024, 12, 31))),
     "20150130T000000": ([f"201501{1 + n % 28:02d}T000000" for n in range(N)], "x.days", day(date(2015, 1, 30))),
