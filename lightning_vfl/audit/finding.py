@@ -1,6 +1,7 @@
 """What an audit reports of an attack."""
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -54,11 +55,14 @@ class Finding:
     pictures: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
 
 
-def label(attack: Attack) -> str:
-    """The name of an attack, with the settings that are not the defaults."""
+def label(attack: Attack, names: Sequence[str]) -> str:
+    """The name of an attack, with the settings that are not the defaults, and the party by the name of the data."""
     settings = []
-    for name, parameter in inspect.signature(type(attack)).parameters.items():
-        value = getattr(attack, name, parameter.default)
-        if value != parameter.default:
-            settings.append(f"{name}={value}")
+    for setting, parameter in inspect.signature(type(attack)).parameters.items():
+        value = getattr(attack, setting, parameter.default)
+        named = setting == "party" and isinstance(value, int) and not names[value].isdecimal()
+        if named:
+            settings.append(f"party={names[value]}")
+        elif value != parameter.default:
+            settings.append(f"{setting}={value}")
     return type(attack).__name__ + (f"({', '.join(settings)})" if settings else "")

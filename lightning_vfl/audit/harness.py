@@ -63,7 +63,7 @@ def _on_mechanism(case: Case, attack: EpsilonLowerBound) -> Finding:
     trials = run_trials(case.module.aggregator, case.module.roster, attack, case.module.seed)
     guesses = attack.run(trials.seen, Known(torch.empty(0, dtype=torch.int64)))
     score = epsilon_of_trials(guesses.values.numpy(), trials.second.numpy(), attack.delta)
-    return _finding(attack, "server", guesses.saw, score, None, trials.claimed)
+    return _finding(label(attack, case.truth.names), "server", guesses.saw, score, None, trials.claimed)
 
 
 def _on_training(case: Case, attack: Attack) -> Finding:
@@ -93,7 +93,7 @@ def _on_training(case: Case, attack: Attack) -> Finding:
             refuse_other_guesses(case, attack, uploads)
             plain = score_of(case, attack, uploads, known.ids).success
     allowed = case.allowed_area() if score.measure.startswith("AUC") and attack.target in LABELS else None
-    finding = _finding(attack, str(case.transcript.attacker), saw, score, without, claimed)
+    finding = _finding(label(attack, case.truth.names), str(case.transcript.attacker), saw, score, without, claimed)
     return replace(finding, verdict=verdict or finding.verdict, allowed=allowed, plain=plain, pictures=pictures)
 
 
@@ -102,7 +102,7 @@ def _not_scored(case: Case, attack: Attack, success: float) -> Score:
 
 
 def _finding(
-    attack: Attack, attacker: str, saw: str, score: Score, without: float | None, claimed: float | None
+    attack: str, attacker: str, saw: str, score: Score, without: float | None, claimed: float | None
 ) -> Finding:
     verdict = ""
     if claimed is not None:
@@ -110,7 +110,7 @@ def _finding(
     known_anyway = score.chance if without is None or isnan(without) else max(score.chance, without)
     p = None if score.p is None or isnan(score.success) else score.p(known_anyway + MARGIN)
     numbers = score.measure, score.success, score.low, score.high, score.chance, without, claimed
-    return Finding(label(attack), attacker, saw, *numbers, verdict, p=p)
+    return Finding(attack, attacker, saw, *numbers, verdict, p=p)
 
 
 def _pictures(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -45,6 +45,11 @@ class Truth:
         return len(self.data.party_shapes)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parties, in the order of their numbers."""
+        return tuple(self.data.party_names)
+
+    @property
     def classes(self) -> int:
         """C; 1 for targets that are numbers."""
         return self.data.num_classes or 1

@@ -133,7 +133,7 @@ def attack_twin(cli: CLI, audits: Sequence[Audit], weak: Collection[tuple[str, s
         f"training an unprotected twin, for {len(weak)} attacks that found nothing: about {seconds:.0f} s", flush=True
     )
     recipe = cli.trainer, cli.model, cli.datamodule
-    again = [twin for twin in (_again(one, weak) for one in audits) if twin.attacks]
+    again = [twin for twin in (_again(one, weak, cli.datamodule.party_names) for one in audits) if twin.attacks]
     try:
         _train_again(cli, again, lambda built: unprotect(built.model), max_steps=cli.trainer.global_step)
     except ConfigurationError as refused:
@@ -190,11 +190,11 @@ def _all_choices(attacks: Sequence[Attack], epochs: int) -> list[Attack]:
     return [_new(attack, choice) for attack in attacks for choice in attack.choices(epochs)]
 
 
-def _again(audit: Audit, weak: Collection[tuple[str, str]]) -> Audit:
+def _again(audit: Audit, weak: Collection[tuple[str, str]], names: Sequence[str]) -> Audit:
     """The audit of the same attacker with new attacks; what it has heard of the recipe is not needed any more."""
     audit.transcript.entries.clear()
     who = str(audit.attacker)
-    attacks = [_new(attack, {}) for attack in audit.attacks or () if (who, label(attack)) in weak]
+    attacks = [_new(attack, {}) for attack in audit.attacks or () if (who, label(attack, names)) in weak]
     twin = Audit("server", attacks, None, audit.limit_bytes)
     twin.attacker = audit.attacker
     twin.has_twin = True

@@ -62,6 +62,11 @@ def note_shapes(hparams: Any, data: Any) -> None:
     hparams["party_groups"] = several(getattr(data, "party_groups", None))
 
 
+def party_names_of(data: Any, parties: int) -> tuple[str, ...]:
+    """The names of the parties in the data; without data, their numbers."""
+    return tuple(map(str, range(parties))) if data is None else tuple(data.party_names)
+
+
 def by_number(bottom_of: Mapping[int | str, BottomFactory], hparams: Any, data: Any) -> dict[int, BottomFactory]:
     """The bottoms of single parties by party number; names are those of the data, and are noted as numbers.
 
@@ -208,6 +213,7 @@ def build_bottoms(
     width: int,
     roster: Roster,
     keys: Keys,
+    names: Sequence[str],
 ) -> PartyBank:
     """Build one bottom for each party, and check that it has the embedding width that the aggregator needs.
 
@@ -224,13 +230,13 @@ def build_bottoms(
     bottoms: list[nn.Module] = []
     for party, (shape, wide) in enumerate(zip(shapes, aggregator.widths(width, roster), strict=True)):
         if party in leader:
-            bottoms.append(_copied(bottoms[leader[party]], shape, shapes[leader[party]], party))
+            bottoms.append(_copied(bottoms[leader[party]], shape, shapes[leader[party]], names[party]))
             continue
-        network = party_bottom(bottom_of.get(party, bottom), party, shape, wide, keys)
+        network = party_bottom(bottom_of.get(party, bottom), party, shape, wide, keys, names[party])
         if aggregator.form is LinearForms and not (hasattr(network, "expand") and hasattr(network, "weight")):
             raise ConfigurationError(
-                f"{type(aggregator).__name__} needs bottoms that are linear in one weight matrix, but party {party} "
-                f"has {type(network).__name__}; use PolynomialNetwork"
+                f"{type(aggregator).__name__} needs bottoms that are linear in one weight matrix, but party "
+                f"{names[party]} has {type(network).__name__}; use PolynomialNetwork"
             )
         bottoms.append(network)
     bank = PartyBank(bottoms, shared=roster.shared)
@@ -238,22 +244,22 @@ def build_bottoms(
     return bank
 
 
-def party_bottom(factory: BottomFactory, party: int, shape: Shape, width: int, keys: Keys) -> nn.Module:
+def party_bottom(factory: BottomFactory, party: int, shape: Shape, width: int, keys: Keys, name: str) -> nn.Module:
     """The bottom of a party; see ``build_for``."""
-    return build_for(party, "bottom", keys, shape, partial(_bottom, factory, party, shape, width))
+    return build_for(party, "bottom", keys, shape, partial(_bottom, factory, name, shape, width))
 
 
-def _bottom(factory: BottomFactory, party: int, shape: Shape, width: int) -> nn.Module:
-    network = _make(factory, f"the bottom of party {party}", shape, width)
-    _try(network, (2, *shape), width, f"the bottom {type(network).__name__} of party {party}", "width (--model.width)")
+def _bottom(factory: BottomFactory, name: str, shape: Shape, width: int) -> nn.Module:
+    network = _make(factory, f"the bottom of party {name}", shape, width)
+    _try(network, (2, *shape), width, f"the bottom {type(network).__name__} of party {name}", "width (--model.width)")
     return network
 
 
-def _copied(bottom: nn.Module, shape: Shape, leading: Shape, party: int) -> nn.Module:
+def _copied(bottom: nn.Module, shape: Shape, leading: Shape, name: str) -> nn.Module:
     """A copy of the group's bottom, for another party of the group."""
     if shape != leading:
         raise ConfigurationError(
-            f"party {party} has records of shape {shape}, but its group has records of shape {leading}; give all "
+            f"party {name} has records of shape {shape}, but its group has records of shape {leading}; give all "
             "parties of a group the same columns"
         )
     for layer in bottom.modules():

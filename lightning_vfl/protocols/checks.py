@@ -463,7 +463,7 @@ def refuse_other_dtypes(bottoms: PartyBank, data: Any) -> None:
     if data is None or len(data.records("train")) == 0:
         return
     rows = data.records("train").rows(torch.arange(min(2, len(data.records("train")))))
-    for party, (bottom, features) in enumerate(zip(bottoms.parties, rows, strict=True)):
+    for name, bottom, features in zip(data.party_names, bottoms.parties, rows, strict=True):
         if features.is_floating_point() or isinstance(bottom, Elsewhere):
             continue
         device = next((parameter.device for parameter in bottom.parameters()), features.device)
@@ -472,7 +472,7 @@ def refuse_other_dtypes(bottoms: PartyBank, data: Any) -> None:
                 bottom(features.to(device))
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 raise ConfigurationError(
-                    f"the bottom of party {party} does not take its features, which are {features.dtype}: "
+                    f"the bottom of party {name} does not take its features, which are {features.dtype}: "
                     f"{reason(error)}; begin its forward with x.float() or an embedding, or give real numbers"
                 ) from error
 

@@ -57,12 +57,14 @@ class Told(NamedTuple):
         columns: how many columns are behind them.
         uploads: of a record.
         blurs: what keeps the columns from following exactly, in words.
+        name: of the party, where one alone is read.
     """
 
     read: Read
     columns: int
     uploads: int
     blurs: tuple[str, ...]
+    name: str
 
     @property
     def wide(self) -> bool:
@@ -79,7 +81,7 @@ class Told(NamedTuple):
         """The numbers and the columns, in words."""
         parties = self.read.parties
         if len(parties) == 1:
-            return f"{self.read.width} numbers for the {self.columns} columns of party {parties[0]}"
+            return f"{self.read.width} numbers for the {self.columns} columns of party {self.name}"
         return f"sums of {self.read.width} numbers for the {self.columns} columns of {len(parties)} parties"
 
     def line(self, who: str) -> str | None:
@@ -117,7 +119,12 @@ def columns_of(bottom: nn.Module, shape: Sequence[int]) -> Columns:
 
 
 def columns_told(
-    reads: Sequence[Read], columns: Sequence[Columns], uploads: int, learns: bool = True, noise: Noise = Noise.NONE
+    reads: Sequence[Read],
+    columns: Sequence[Columns],
+    uploads: int,
+    learns: bool = True,
+    noise: Noise = Noise.NONE,
+    names: Sequence[str] = (),
 ) -> Told | None:
     """What is told most by these numbers; None: there is nothing to tell, or noise with an ε bounds it.
 
@@ -127,14 +134,16 @@ def columns_told(
         uploads: of a record, which are its epochs.
         learns: whether the parties learn from gradients of whoever reads.
         noise: on what is read.
+        names: of the parties; empty: their numbers.
     """
     if not learns or noise == Noise.CHARGED or uploads < 1:
         return None
-    told = [_told(read, columns, uploads, noise) for read in reads]
+    names = names or [str(party) for party in range(len(columns))]
+    told = [_told(read, columns, uploads, noise, names[read.parties[0]]) for read in reads]
     return max(told, key=lambda one: (one.wide, one.exact, one.read.width / max(one.columns, 1)), default=None)
 
 
-def _told(read: Read, columns: Sequence[Columns], uploads: int, noise: Noise) -> Told:
+def _told(read: Read, columns: Sequence[Columns], uploads: int, noise: Noise, name: str) -> Told:
     count = sum(columns[party].number for party in read.parties)
     blurs = []
     if read.width < count:
@@ -143,4 +152,4 @@ def _told(read: Read, columns: Sequence[Columns], uploads: int, noise: Noise) ->
         blurs.append("a hidden layer")
     if noise == Noise.UNCHARGED:
         blurs.append(str(noise))
-    return Told(read, count, uploads, tuple(blurs))
+    return Told(read, count, uploads, tuple(blurs), name)

@@ -46,6 +46,7 @@ from lightning_vfl.protocols.build import (
     note_outputs,
     note_shapes,
     party_bottom,
+    party_names_of,
     plain_settings,
     refuse_uncounted,
     roster_of,
@@ -360,7 +361,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     def columns_told(self, uploads: int) -> Told | None:
         """What whoever joins the embeddings can compute of the columns after so many uploads; see ``Told``."""
         learn, noise = self.parties_learn_from_joiner, self.noise_on_uploads
-        return columns_told(self.reads(), self.party_columns, uploads, learn, noise)
+        names = party_names_of(self.datamodule, self.roster.parties)
+        return columns_told(self.reads(), self.party_columns, uploads, learn, noise, names)
 
     @property
     def noise_on_uploads(self) -> Noise:
@@ -377,7 +379,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         """The networks of a party, as ``owners`` gives them, before training, built again from the party's key."""
         shape = tuple(self.hparams["party_shapes"][party])
         factory = self._bottom_of.get(party, self._bottom)
-        bottom = party_bottom(factory, party, shape, self.embedding_widths[party], self.keys)
+        name = party_names_of(self.datamodule, self.roster.parties)[party]
+        bottom = party_bottom(factory, party, shape, self.embedding_widths[party], self.keys, name)
         if not isinstance(self._top, Mapping) or party != self.roster.active:
             return bottom
         outputs = self.objective.outputs(self.hparams["num_classes"])
@@ -544,8 +547,9 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         self.objective = self._objective or objective_for(classes)
         self.objective.prepare(classes)
         refuse_other_targets(self.objective.targets, self.datamodule)
+        names = party_names_of(self.datamodule, len(shapes))
         self.bottoms = build_bottoms(
-            self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster, self.keys
+            self._bottom, self._bottom_of, self.aggregator, shapes, self.width, self.roster, self.keys, names
         )
         self.party_columns = tuple(map(columns_of, self.bottoms.parties, shapes))
         refuse_parameters_of(self.aggregator)

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.flops import takes_whole_numbers
+from lightning_vfl.protocols.build import party_names_of
 from lightning_vfl.protocols.place import Elsewhere
 
 _REMEDY = "use norm: group (ResNet18, VGG13), torch.nn.GroupNorm or torch.nn.LayerNorm"
 
 
 def refuse_shared_statistics(
-    aggregator: str, bottoms: Iterable[nn.Module], shapes: Iterable[Sequence[int]], data: Any
+    aggregator: str, bottoms: Iterable[nn.Module], shapes: Sequence[Sequence[int]], data: Any
 ) -> None:
     """Refuse data and bottoms that make messages about one record depend on other records.
 
@@ -43,10 +45,10 @@ def refuse_shared_statistics(
             f"{aggregator} accounts for the privacy of single records, but in {type(data).__name__} the data of one "
             f"record depend on others: {found}"
         )
-    for party, (bottom, shape) in enumerate(zip(bottoms, shapes, strict=True)):
+    for name, bottom, shape in zip(party_names_of(data, len(shapes)), bottoms, shapes, strict=True):
         if not isinstance(bottom, Elsewhere) and (what := batch_statistics(bottom, shape)):
             raise ConfigurationError(
-                f"{aggregator} accounts for the privacy of single records, but {what} in the bottom of party {party} "
+                f"{aggregator} accounts for the privacy of single records, but {what} in the bottom of party {name} "
                 f"lets the embedding of one record depend on others; {_REMEDY}"
             )
 
@@ -73,14 +75,13 @@ def _mixes_records(bottom: nn.Module, shape: Sequence[int]) -> bool:
     some = next(bottom.parameters(), torch.empty(0))
     batch = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(some.device, some.dtype)
     other = torch.stack([batch[0], 5 - 3 * batch[1]])
+    zeros, ones = torch.zeros_like(batch), torch.ones_like(batch)
+    if takes_whole_numbers(deepcopy(bottom).eval(), zeros):
+        zeros, ones = zeros.long(), ones.long()
+        return _differ(bottom, zeros, torch.stack([zeros[0], ones[0]]))
     try:
         return _differ(bottom, batch, other)
-    except (
-        RuntimeError,
-        ValueError,
-        IndexError,
-    ):  # the bottom takes no real numbers (for example an embedding of categories)
-        zeros, ones = torch.zeros_like(batch), torch.ones_like(batch)
+    except (RuntimeError, ValueError, IndexError):  # it makes whole numbers of real ones, for an embedding
         return _differ(bottom, zeros, torch.stack([zeros[0], ones[0]]))
 
 

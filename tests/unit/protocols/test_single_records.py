@@ -79,6 +79,8 @@ def flat(*layers):
         (lambda: flat(Centred()), "a layer of Sequential"),
         (lambda: flat(Remembers()), "a layer of Sequential"),
         (lambda: nn.Sequential(Table(), Centred()), "a layer of Sequential"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Embedding(2, 3), nn.Flatten(), Centred()), "a layer of Sequential"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Embedding(2, 3), nn.Flatten(), nn.Dropout()), ""),
         (lambda: Table(), ""),
         (lambda: flat(nn.LayerNorm(6), nn.Dropout(), nn.Tanh()), ""),
         (lambda: flat(Counts()), ""),
