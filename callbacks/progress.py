@@ -29,6 +29,14 @@ class SparseProgressBar(RichProgressBar):
         if (batch_idx + 1) % self.every == 0 or trainer.is_last_batch:
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
+    def get_metrics(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> dict[str, int | str | float | dict[str, float]]:
+        """The logged metrics, without the version of the logger, which would take a line of its own."""
+        metrics = super().get_metrics(trainer, pl_module)
+        metrics.pop("v_num", None)
+        return metrics
+
     def _get_train_description(self, current_epoch: int) -> str:
         description = super()._get_train_description(current_epoch)
         phase = getattr(self.trainer.lightning_module, "phase", None)

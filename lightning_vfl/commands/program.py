@@ -8,7 +8,7 @@ from lightning.pytorch import Callback
 
 from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.commands.one_line import CommandFailed, one_line
-from lightning_vfl.commands.quiet import hide_useless_warnings
+from lightning_vfl.commands.quiet import hide_useless_warnings, one_line_each
 from lightning_vfl.commands.threads import same_threads
 from lightning_vfl.commands.usage import UsageError, unread_settings
 from lightning_vfl.commands.vfl_cli import VFLCLI
@@ -51,6 +51,7 @@ def run_or_exit(args: Sequence[str] | None = None, callbacks: Sequence[Callback]
         SystemExit: with status 2 for arguments or a recipe that cannot be read, 1 for what cannot be run, 130 after
             Ctrl-C; with the status of the command if it is not 0.
     """
+    one_line_each()
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.append(os.getcwd())
     try:

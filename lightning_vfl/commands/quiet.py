@@ -1,7 +1,9 @@
-"""Hide warnings of libraries that a user of this toolkit can do nothing about."""
+"""Hide warnings of libraries that a user can do nothing about, and print those of the toolkit as one line."""
 
 import logging
+import sys
 import warnings
+from pathlib import Path
 
 _USELESS = (
     r".*does not have many workers",  # the data are in memory: workers would be slower
@@ -9,7 +11,10 @@ _USELESS = (
     r"The number of training batches .* is smaller than the logging interval",  # train/loss_epoch is logged anyway
     r"The dirpath has changed from .*",  # every run has a folder of its own
     r"Be aware that when using `ckpt_path`",  # testing needs no checkpoint callback
+    r"Total length of `list` across ranks is zero",  # val_share: 0 is a choice
 )
+_TOOLKIT = ("lightning_vfl", "lightning_vfl.datamodules", "lightning_vfl.callbacks")  # folders of their own
+_usual_form = warnings.formatwarning  # Lightning's, which vfl_cli has imported
 
 
 def hide_useless_warnings() -> None:
@@ -17,6 +22,20 @@ def hide_useless_warnings() -> None:
     for message in _USELESS:
         warnings.filterwarnings("ignore", message=message)
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_tip)
+
+
+def one_line_each() -> None:
+    """Print a warning of the toolkit without the place in its code, which is of no use to its reader."""
+    warnings.formatwarning = _in_one_line
+
+
+def _in_one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    folders = [Path(str(sys.modules[name].__file__)).parent for name in _TOOLKIT if name in sys.modules]
+    if any(Path(filename).is_relative_to(folder) for folder in folders):
+        return f"warning: {message}\n"
+    return _usual_form(message, category, filename, lineno, line)
 
 
 def _is_no_tip(record: logging.LogRecord) -> bool:

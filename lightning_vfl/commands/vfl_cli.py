@@ -126,6 +126,8 @@ class VFLCLI(LightningCLI):
     def trainer_parser(self, method: str) -> LightningArgumentParser:
         """A parser of recipes and of the arguments that a method of the trainer takes."""
         parser = self._prepare_subcommand_parser(Trainer, method, description="", add_help=False, **_PARSER)
+        if method in ("validate", "test"):
+            parser.set_defaults(verbose=False)  # the summary has these numbers
         read_whole_numbers(parser)
         make_readable(parser)
         return parser

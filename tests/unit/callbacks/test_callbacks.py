@@ -6,6 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.loggers import CSVLogger
 from rich.text import Text
 
 from lightning_vfl import AsyncVFL
@@ -123,6 +124,13 @@ def test_progress_bar_moves_sparsely_and_ends_complete(tmp_path, monkeypatch):
         split(), datamodule=Blobs(batch_size=10)
     )
     assert moves == [4, 6]
+
+
+def test_progress_bar_shows_metrics_and_no_version_of_a_logger(tmp_path):
+    bar = SparseProgressBar(console_kwargs={"file": io.StringIO()})
+    fit = trainer(tmp_path, max_epochs=1, callbacks=[bar], enable_progress_bar=True, logger=CSVLogger(tmp_path))
+    fit.fit(split(), datamodule=Blobs(batch_size=10))
+    assert set(bar.get_metrics(fit, fit.lightning_module)) == {"train/loss"}
 
 
 class Phased(BoringModel):

@@ -259,7 +259,7 @@ def test_real_numbers_for_a_model_of_whole_numbers_are_refused(tmp_path):
 
 def test_a_bottom_that_does_not_take_whole_numbers_is_refused_before_training(tmp_path):
     module = split(Mean(), width=4, bottom=lambda shape, width: nn.Linear(shape[0], width))
-    with pytest.raises(ConfigurationError, match="the bottom of party 0 does not take its features"):
+    with pytest.raises(ConfigurationError, match="the bottom of party text does not take its features"):
         trainer(tmp_path).fit(module, datamodule=Arrays({"text": arrays()["text"]}, LABELS, batch_size=10))
 
 
