@@ -85,7 +85,7 @@ def measure(trainer: Trainer, module: VFLModule) -> dict[str, Tensor]:
     with _evaluating(module), trainer.precision_plugin.val_step_context():
         for batch in _batches(loader.records):
             batch = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch), module.device)
-            metrics.update(module.objective.predict(module.output(batch, names)).float(), batch.labels)
+            metrics.update(module.objective.predict(module.evaluated(batch, names)).float(), batch.labels)
     values: dict[str, Tensor] = metrics.compute()
     return values
 

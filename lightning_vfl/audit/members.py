@@ -49,6 +49,6 @@ def _predict(module: "VFLModule", source: RecordSource, ids: Tensor) -> Tensor:
             if module.protected_evaluation:
                 output = module.output_in_the_clear(batch)
             else:
-                output = module.output(batch, RoundNames(module.seed, Stage.PREDICT, number))
+                output = module.evaluated(batch, RoundNames(module.seed, Stage.PREDICT, number))
             parts.append(module.objective.predict(output).float().cpu())
     return torch.cat(parts)

@@ -370,6 +370,21 @@ def labels_of(batch: VerticalBatch) -> Tensor:
     return batch.labels
 
 
+def refuse_other_output(output: object, rows: int, outputs: int, protocol: object) -> None:
+    """Refuse an output of another shape than (rows, outputs), which some losses would broadcast.
+
+    Raises:
+        ConfigurationError: naming the class of the protocol and both shapes.
+    """
+    shape = tuple(output.shape) if isinstance(output, Tensor) else None
+    if shape != (rows, outputs):
+        found = type(output).__name__ if shape is None else f"a tensor {shape}"
+        raise ConfigurationError(
+            f"output of {type(protocol).__name__} is {found} for {rows} records; return a tensor {(rows, outputs)}, a "
+            "row for each record"
+        )
+
+
 def mean_loss(objective: Objective, output: Tensor, batch: VerticalBatch) -> Tensor:
     """The mean loss of the rows of a training batch, each weighted by its sample weight if there are weights.
 

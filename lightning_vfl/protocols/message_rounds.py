@@ -341,7 +341,7 @@ class MessageRounds(SplitModel):
     # ---- evaluation
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        """The top's output, in the clear or through the aggregator's messages."""
+        """The top's output, in the clear or through the aggregator's messages; an evaluation hides the labels."""
         roll = self.evaluation_roll()
         if self.place is not None:
             return self.place.output(self, batch, names, roll)
@@ -350,6 +350,14 @@ class MessageRounds(SplitModel):
         self.enter_evaluation(batch, names, roll)
         charge_evaluation(self, roll, roll.called, batch)
         return self.run_round(batch, names, roll, Exclude())[0]
+
+    def evaluated(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """``output`` of a batch without its labels, which score it: (B, outputs); in a federation, a seat's part."""
+        if self.place is not None:  # each seat has what it may see, and sends on the labels that are its own
+            return self.output(batch, names)
+        output = self.output(batch._replace(labels=None), names)
+        self.refuse_other_output(output, batch)
+        return output
 
     def enter_evaluation(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> None:
         """Count the messages of a round of protected evaluation."""
@@ -394,7 +402,7 @@ class MessageRounds(SplitModel):
             )
         refuse_overlap(self.roster, features.present)
         names = RoundNames(self.seed, Stage.PREDICT, self.books.next_round(Stage.PREDICT))
-        return self.objective.predict(self.output(features, names))
+        return self.objective.predict(self.evaluated(features, names))
 
     def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int | None = None) -> Any:
         """As Lightning's, which names no loader for example inputs: torch traces the features of a batch alone."""

@@ -53,7 +53,7 @@ from lightning_vfl.protocols.build import (
     several,
     try_aggregator,
 )
-from lightning_vfl.protocols.checks import mean_loss, refuse_other_targets
+from lightning_vfl.protocols.checks import mean_loss, refuse_other_output, refuse_other_targets
 from lightning_vfl.protocols.columns_told import Columns, Noise, Read, Told, columns_of, columns_told
 from lightning_vfl.protocols.costs import Costs, labels_leg
 from lightning_vfl.protocols.early_build import NotBuilt, not_built
@@ -783,8 +783,14 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         mine = len(batch.record_ids)
         if mine == 0:  # the joint batch has fewer rows than there are processes: this process contributes zero
             return output.sum() * 0.0
+        self.refuse_other_output(output, batch)
         loss = mean_loss(self.objective, output, batch)
         return loss if batch.joint is None else loss * (mine * self.trainer.world_size / batch.joint.total)
+
+    def refuse_other_output(self, output: object, batch: VerticalBatch) -> None:
+        """Refuse an output that has not a row for each record of a batch and a column for each output of the task."""
+        outputs = self.objective.outputs(self.hparams["num_classes"])
+        refuse_other_output(output, len(batch.record_ids), outputs, self)
 
     # ---- optimiser
 

@@ -437,19 +437,19 @@ class VFLModule(MessageRounds):
     def validation_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
-        return self._scored(self.val, self.output(batch, self.next_round()), batch)
+        return self._scored(self.val, self.evaluated(batch, self.next_round()), batch)
 
     def test_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
         refuse_other_batches(batch)
-        return self._scored(self.test, self.output(batch, self.next_round()), batch)
+        return self._scored(self.test, self.evaluated(batch, self.next_round()), batch)
 
     def predict_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Predictions:
         """Predictions of a batch, with the positions of its records."""
         refuse_other_batches(batch)
         if self.predictor is not None:
             return self.predictor(batch)
-        output = self.output(batch, self.next_round())
+        output = self.evaluated(batch, self.next_round())
         attendance = self.attendance
         if self.scores_here and attendance is None and batch.present is not None:
             attendance = Attendance(batch.present, self.answers(batch.present))

@@ -19,16 +19,17 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_vfl import AsyncVFL, SplitVFL, VerticalBatch, VFLModule
 from lightning_vfl.aggregators import Mean
-from lightning_vfl.callbacks import PartyDropout
+from lightning_vfl.callbacks import PartyDropout, TrainMetrics
 from lightning_vfl.cli import run
 from lightning_vfl.downlinks import Marvell, guard
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.refusals import refuse_protocol
 from lightning_vfl.missing import Skip
+from lightning_vfl.protocols import Step
 from lightning_vfl.protocols.checks import refuse_trainer
 from lightning_vfl.types import Roll
 from tests.exported import one_registry
-from tests.subjects import Blobs, split, trainer
+from tests.subjects import Blobs, Values, split, trainer
 
 SHAPES = {"party_shapes": [(3,), (3,), (2,)], "num_classes": 3}
 without_validation = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no")
@@ -490,3 +491,61 @@ def test_a_protocol_has_mixins_as_a_plain_module_has(protocol, mixin):
     assert all(issubclass(kind, mixin) and issubclass(kind, protocol) for kind in kinds)
     with pytest.raises(TypeError, match=r"abstract class VFLModule.*step"):
         VFLModule(Mean())
+
+
+class OwnOutput(VFLModule):
+    """It predicts from the mean of the embeddings, in a form of the test's own."""
+
+    def __init__(self, form, **settings):
+        super().__init__(Mean(), width=4, seed=0, **settings)
+        self.form = form
+
+    def output(self, batch, names):
+        return self.form(self.output_in_the_clear(batch), batch)
+
+    def step(self, batch, names):
+        self.enter_round(batch, names)
+        return Step(self.rank_loss(self.output(batch, names), batch))
+
+
+FORMS = {
+    "flat": lambda output, batch: output.mean(1),
+    "deep": lambda output, batch: output.unsqueeze(1),
+    "a row less": lambda output, batch: output[1:],
+    "one row": lambda output, batch: output.mean(0, keepdim=True),
+    "a column more": lambda output, batch: torch.cat([output, output[:, :1]], 1),
+    "no tensor": lambda output, batch: output.tolist(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("data", [Blobs, Values])
+def test_an_output_of_another_shape_is_refused(tmp_path, form, data):
+    """A mean squared error would broadcast one row to all."""
+    with pytest.raises(ConfigurationError, match=r"OwnOutput is .+ for 9 records; return a tensor \(9, [13]\)"):
+        trainer(tmp_path).fit(OwnOutput(form), datamodule=data(batch_size=9))
+    right = OwnOutput(lambda output, batch: output)
+    trainer(tmp_path, max_steps=2).fit(right, datamodule=data(batch_size=9))
+    right.form = form
+    with pytest.raises(ConfigurationError, match="output of OwnOutput is"):
+        trainer(tmp_path).validate(right, datamodule=data(batch_size=9), verbose=False)
+
+
+def test_an_evaluation_gives_the_output_no_labels(tmp_path):
+    """What an output makes of the labels would score itself."""
+    seen = []
+
+    def noting(output, batch):
+        seen.append(batch.labels is None)
+        return output
+
+    module, data, t = OwnOutput(noting), Blobs(batch_size=9), trainer(tmp_path, max_steps=2, callbacks=[TrainMetrics()])
+    t.fit(module, datamodule=data)
+    assert seen.count(False) == 2  # the rounds
+    seen.clear()
+    t.validate(module, datamodule=data, verbose=False)
+    t.test(module, datamodule=data, verbose=False)
+    t.predict(module, datamodule=data)
+    module(next(iter(data.train_dataloader())))
+    assert len(seen) > 6
+    assert all(seen)
