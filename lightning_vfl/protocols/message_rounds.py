@@ -43,6 +43,7 @@ class MessageRounds(SplitModel):
 
     _learns_locally: bool = False  # parties make steps of their own, before the optimiser's step is over
     _possible: tuple[PrivacyEvent, ...] | None = None
+    _entered: RoundNames | None = None  # the round that the current step has entered
 
     # ---- a round
 
@@ -82,7 +83,14 @@ class MessageRounds(SplitModel):
 
         Raises:
             GivenUp: see ``round``.
+            ConfigurationError: for a second round in one step.
         """
+        if self._entered == names:
+            raise ConfigurationError(
+                f"step of {type(self).__name__} enters round {names.round} twice, which would count it twice and use "
+                "its masks and its noise twice; call round or enter_round once in a step"
+            )
+        self._entered = names
         rows = joint_rows(batch).total, self.coded_rows(batch)
         plan = self.plan_round(batch, names.round, rows)
         self.enter_plan(plan, batch, names, rows)

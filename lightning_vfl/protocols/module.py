@@ -163,7 +163,7 @@ class VFLModule(MessageRounds):
         refuse_other_batches(batch)
         if self._movement is not None and self._movement.is_over(FEW):
             self._check_movement()
-        self._within_round = True
+        self._within_round, self._entered = True, None
         self._pending = None  # of the round before, if its step of the optimiser was made by hand
         names = self.next_round(seed_global=self.seeds_networks)
         try:

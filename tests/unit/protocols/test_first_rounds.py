@@ -161,6 +161,25 @@ def test_a_fit_without_a_loss_is_told(tmp_path, rounds):
         fit(tmp_path, WithoutLoss(Mean(), width=4, seed=0), max_steps=rounds)
 
 
+class Twice(VFLModule):
+    """It enters its round itself, and again by ``round``."""
+
+    def step(self, batch, names):
+        self.enter_round(batch, names)
+        outcome = self.round(batch, names)
+        return outcome.learn(self.rank_loss(outcome.output, outcome.batch))
+
+
+@pytest.mark.parametrize("aggregator", [Mean, MaskedSum])
+def test_a_step_that_enters_its_round_twice_is_refused(tmp_path, aggregator):
+    """Its bytes would be counted twice, and two uploads would have the same masks."""
+    module = Twice(aggregator(), width=4, seed=0)
+    with pytest.raises(
+        ConfigurationError, match=r"step of Twice enters round 0 twice, .+ call round or enter_round once"
+    ):
+        fit(tmp_path, module)
+
+
 class Summed(VFLModule):
     """It counts its round, after the backward pass."""
 
