@@ -61,7 +61,7 @@ from lightning_vfl.protocols.factories import made, refuse_made
 from lightning_vfl.protocols.hooks import FreeHooks
 from lightning_vfl.protocols.loading import SafelyLoaded
 from lightning_vfl.protocols.owner_keys import drawn_from, seeded_if_unseeded
-from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared
+from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared, refuse_unregistered
 from lightning_vfl.protocols.place import Place
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.scores import Scores, refuse_unnamed
@@ -520,6 +520,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
                     self._modules.clear()
                 raise
         refuse_shared(self.owners(), self.roster.parties)
+        refuse_unregistered(self)
         self._built = True  # what has refused to be built is refused again
 
     def _refuse_taken_names(self) -> None:

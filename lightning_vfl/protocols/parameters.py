@@ -50,3 +50,24 @@ def refuse_parameters_of(aggregator: Aggregator) -> None:
                 f"{type(aggregator).__name__} holds parameters ({name}), which nobody would train, because an "
                 "aggregator only joins embeddings; put them into the top"
             )
+
+
+def refuse_unregistered(module: nn.Module) -> None:
+    """Refuse parameters in a list, tuple or dictionary, which torch neither trains nor saves.
+
+    Raises:
+        ConfigurationError: naming the attribute and the class to use.
+    """
+    known = {id(parameter) for parameter in module.parameters()}
+    for name, value in vars(module).items():
+        if name.startswith("_") or not isinstance(value, list | tuple | dict):
+            continue
+        for part in value.values() if isinstance(value, dict) else value:
+            parameters = part.parameters() if isinstance(part, nn.Module) else [part]
+            trained = (one for one in parameters if isinstance(one, nn.Parameter) and one.requires_grad)
+            if any(id(one) not in known for one in trained):
+                container = "nn.ModuleDict" if isinstance(value, dict) else "nn.ModuleList or nn.ParameterList"
+                raise ConfigurationError(
+                    f"{name} of {type(module).__name__} is a {type(value).__name__} with parameters, which are neither "
+                    f"trained nor saved; use {container}"
+                )

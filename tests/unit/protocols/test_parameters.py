@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_vfl import DecoupledVFL
+from lightning_vfl import DecoupledVFL, SplitVFL
 from lightning_vfl.aggregators import Concat, Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Zeros
@@ -136,3 +136,36 @@ def test_optimizers(tmp_path, optimizer, message):
 def test_schedules(tmp_path):
     with pytest.raises(ConfigurationError, match="lr_scheduler cannot be made: StepLR"):
         fitted(tmp_path, split(Mean(), lr_scheduler=torch.optim.lr_scheduler.StepLR))
+
+
+class Listed(SplitVFL):
+    """It keeps networks of its own in a container of Python."""
+
+    def __init__(self, make):
+        super().__init__(Mean(), width=5, seed=0)
+        self.make = make
+
+    def build(self):
+        super().build()
+        self.extras = self.make()
+
+
+LISTED = {
+    "a list": lambda: [nn.Linear(2, 2)],
+    "a tuple": lambda: (nn.ReLU(), nn.Linear(2, 2)),
+    "a dictionary": lambda: {"own": nn.Linear(2, 2)},
+    "parameters": lambda: [nn.Parameter(torch.zeros(2))],
+}
+
+
+@pytest.mark.parametrize("make", LISTED.values(), ids=LISTED)
+def test_networks_in_a_container_of_python_are_refused(make):
+    with pytest.raises(ConfigurationError, match=r"extras of Listed is a \w+ with parameters, .+ use nn\.\w+"):
+        Listed(make).build_for(Blobs())
+
+
+@pytest.mark.parametrize("make", [lambda: nn.ModuleList([nn.Linear(2, 2)]), lambda: [nn.ReLU(), 1, "a"]])
+def test_networks_that_torch_finds_and_lists_of_others_are_not_refused(make):
+    Listed(make).build_for(Blobs())
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    Listed(lambda: [frozen]).build_for(Blobs())
