@@ -159,11 +159,8 @@ def _of_texts(
 def _numbers(filled: "pd.Series[Any]", every: set[str], decimal: str, where: str) -> "tuple[NDArray[np.float64], str]":
     """(N,) the numbers of the texts, NaN for others; and the decimal mark, empty for numbers of Python alone."""
     plain = as_numbers(filled).to_numpy(dtype=np.float64, na_value=np.nan)
-    texts = (
-        every
-        if decimal or "." in "".join(every)
-        else {text for text in every if not (text.isascii() and text.isdecimal())}
-    )
+    written = {text for text in every if not (text.isascii() and text.isdecimal())}
+    texts = every if decimal or "." in "".join(every) else written
     if not any(looks_numeric(text) for text in texts):
         return plain, ""
     mark = decimal or decimal_of(sorted(every), where)  # a set has another order in each process

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from lightning_vfl.objectives import MultiClass, Objective, Regression
 
-FEWEST = 50  # predictions; fewer may be alike by chance
+FEWEST = 20  # predictions; fewer may be alike by chance
+MANY = 50  # predictions; fewer may be decided for one class by chance
+FAINT = 0.1  # deviation of log-odds: the AUROC of a calibrated model with less is below Φ(0.1 / √2) = 0.53
 _ALIKE = 1e-3  # of probabilities of two classes, or of values in units of the labels' deviation
 _ROUNDING = 1e-6  # relative, of float32
 _CHANCE = 0.05  # how far an AUROC of chance may be from 1/2
@@ -21,6 +23,7 @@ class Spread:
     def __init__(self) -> None:
         self.count = 0
         self.low = self.high = torch.zeros(())
+        self._log_odds = self._squares = torch.zeros((), dtype=torch.float64)  # sums over the predictions
         self.classes: set[int] = set()
         self.labels: set[int] = set()
 
@@ -36,6 +39,9 @@ class Spread:
         self.low = torch.minimum(self.low, low) if self.count else low
         self.high = torch.maximum(self.high, high) if self.count else high
         self.count += len(columns)
+        log_odds = columns.double().logit(eps=1e-7)
+        self._log_odds = self._log_odds + log_odds.sum(0)
+        self._squares = self._squares + log_odds.square().sum(0)
         decided = columns[:, 0] >= 0.5 if columns.shape[1] == 1 else columns.argmax(1)
         if len(self.classes) < 2:
             self.classes |= set(decided.long().tolist())
@@ -60,13 +66,22 @@ class Spread:
             column = int((self.high - self.low).argmax())
             span = f"from {float(self.low[column]):.4g} to {float(self.high[column]):.4g}"
             return f"are alike ({span}), so the model tells no record apart from another"
-        if not classes or len(self.classes) > 1 or len(self.labels) < 2:
+        if not classes or len(self.classes) > 1 or self.count < MANY:
+            return ""
+        decided = min(self.classes)
+        variance = self._squares / self.count - (self._log_odds / self.count).square()
+        if bool((variance <= FAINT**2).all()):
+            column = 0 if len(size) == 1 else decided
+            name = classes[1 if len(size) == 1 else decided]
+            span = f"of '{name}': {float(self.low[column]):.4g} to {float(self.high[column]):.4g}"
+            return f"decide for class '{classes[decided]}' with nearly the same probability ({span})"
+        if len(self.labels) < 2:
             return ""
         chance = isinstance(objective, MultiClass) or (auroc is not None and abs(auroc - 0.5) <= _CHANCE)
         if not chance:
             return ""
         score = "" if auroc is None else f" (AUROC {auroc:.3f})"
-        return f"decide for class '{classes[min(self.classes)]}', so the scores are those of chance{score}"
+        return f"decide for class '{classes[decided]}', so the scores are those of chance{score}"
 
 
 def warn_of_chance(

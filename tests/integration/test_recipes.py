@@ -177,7 +177,7 @@ def test_every_recipe_is_tested_here():
     assert {*KINDS, *BOUNDED, *PLAIN} == set(DATA)
 
 
-@pytest.mark.filterwarnings("ignore:.*scores are those of chance")  # one short epoch
+@pytest.mark.filterwarnings("ignore:all .* predictions .*decide for class")  # one short epoch
 @pytest.mark.parametrize("name", [slow(name) if name in OTHER_DATA else name for name in PLAIN])
 def test_data_recipes(name, tmp_path):
     fit_then_test([*of(name, tmp_path), "--config", PLAIN[name]], tmp_path)
@@ -201,7 +201,7 @@ def test_data_of_pbm_vfl_with_bottoms_like_its_own(name, tmp_path):
     assert fit_then_test(arguments, tmp_path).model.privacy.epsilon() > 0
 
 
-@pytest.mark.filterwarnings("ignore:.*scores are those of chance")  # one short epoch
+@pytest.mark.filterwarnings("ignore:all .* predictions .*decide for class")  # one short epoch
 def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path):
     arguments = [*of("data/bank_marketing", tmp_path), "--config", "protocol/mean", *SHORT]
     assert run(["fit", *arguments]).datamodule.party_shapes == ((57,), (3,), (20,))
@@ -215,7 +215,7 @@ def test_a_checkpoint_is_not_tested_on_records_it_was_trained_on(tmp_path):
 OTHERS = (["protocol/cvfl", "policy/zeros"], ["protocol/vafl"], ["protocol/dvfl"])
 
 
-@pytest.mark.filterwarnings("ignore:.*scores are those of chance")  # one short epoch
+@pytest.mark.filterwarnings("ignore:all .* predictions .*decide for class")  # one short epoch
 @pytest.mark.parametrize(
     ("name", "protocol"),
     [

@@ -41,6 +41,7 @@ def trained(folder, **settings):
     return module.eval()
 
 
+@pytest.mark.filterwarnings("ignore:all .* predictions .*decide for class")  # an untrained model
 @pytest.mark.parametrize(
     ("command", "overlap"), [("predict", "inner"), ("predict", "keep"), further("score", "inner"), ("score", "keep")]
 )

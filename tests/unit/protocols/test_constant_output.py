@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lightning_vfl.objectives import Binary, MultiClass, Regression
-from lightning_vfl.protocols.constant_output import Spread
+from lightning_vfl.protocols.constant_output import FAINT, Spread
 from tests.subjects import Blobs, Values, split, trainer
 
 
@@ -74,9 +74,27 @@ def test_what_is_told_of_predictions():
     assert counted(0.5 + 0.05 * np.tanh(noise), labels).doubt(binary, names, 0.5) == ""  # decides for both
     three = np.stack([0.5 + 0.05 * np.tanh(noise), 0.3 - 0.05 * np.tanh(noise), np.full(400, 0.2)], axis=1)
     assert "decide for class 'a'" in counted(three, labels).doubt(MultiClass(), ("a", "b", "c"), None)
-    assert counted(np.full(49, 0.3)).doubt(binary, names, None) == ""  # few records
+    assert counted(np.full(19, 0.3)).doubt(binary, names, None) == ""  # few records
+    faint = "decide for class 'No' with nearly the same probability (of 'Yes': 0.48"
+    assert counted(0.49 + 0.01 * np.tanh(noise)).doubt(binary, names, None).startswith(faint)
+    assert counted(0.49 + 0.01 * np.tanh(noise[:49])).doubt(binary, names, None) == ""  # few records
+    assert counted(0.49 + 0.01 * np.tanh(noise), labels).doubt(binary, names, 0.7).startswith(faint)
+    assert counted(0.5 + 0.01 * np.tanh(noise)).doubt(binary, names, None) == ""  # decides for both
+    three = np.stack([0.5 + 0.01 * np.tanh(noise), 0.3 - 0.01 * np.tanh(noise), np.full(400, 0.2)], axis=1)
+    said = counted(three).doubt(MultiClass(), ("a", "b", "c"), None)
+    assert said.startswith("decide for class 'a' with nearly the same probability (of 'a': 0.49")
     assert counted(np.empty((0, 3))).doubt(MultiClass(), ("a", "b", "c"), None) == ""
     assert counted(np.full(60, np.nan)).doubt(binary, names, None) == ""  # no prediction
+
+
+def test_probabilities_that_are_nearly_the_same_promise_no_better_scores_than_chance():
+    """Of a calibrated model whose log-odds deviate by 0.1, from labels that are drawn with its probabilities."""
+    from sklearn.metrics import roc_auc_score
+
+    draw = np.random.default_rng(0)
+    probabilities = 1 / (1 + np.exp(-0.3 - FAINT * draw.normal(size=1_000_000)))
+    area = roc_auc_score(draw.random(1_000_000) < probabilities, probabilities)
+    assert 0.5 < area < 0.53
 
 
 def test_alike_values_are_those_that_differ_little_in_the_labels_deviation():

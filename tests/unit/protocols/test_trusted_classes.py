@@ -225,7 +225,7 @@ def test_checkpoints_of_packaged_recipes_name_accepted_classes(recipe):
     refuse_strangers({"hyper_parameters": dict(module.hparams)}, VFLModule, (), ())
 
 
-@pytest.mark.filterwarnings("ignore:.*scores are those of chance")  # one short epoch
+@pytest.mark.filterwarnings("ignore:all .* predictions .*decide for class")  # one short epoch
 def test_the_command_line_builds_the_recipe_and_nothing_of_the_checkpoint(saved, tmp_path, evil, monkeypatch):
     """A checkpoint that says otherwise is loaded into what the recipe has built."""
     monkeypatch.chdir(tmp_path)
