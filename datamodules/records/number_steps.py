@@ -76,7 +76,7 @@ class ReadNumbers(Reader):
         texts = np.isnan(numbers) & column.notna().to_numpy()
         if self.text is Texts.WORDS and texts.any():
             cells = column.astype(str).str.strip().str.lower()
-            texts &= (cells.str.contains("[0-9]") & ~cells.isin(MARKS)).to_numpy(dtype=np.bool_)
+            texts &= (cells.str.contains(r"\d") & ~cells.isin(MARKS)).to_numpy(dtype=np.bool_)
         if self.text is not Texts.MISSING:
             refuse_cells(column, texts, party, "are not numbers", "correct them, or use numbers: {text: missing}")
         refuse_cells(column, np.isinf(numbers), party, "are infinite", "correct or remove them")

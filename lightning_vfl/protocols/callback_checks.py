@@ -114,7 +114,7 @@ def _check_last_batch(module: SplitModel, records: int) -> None:
     if any(isinstance(layer, nn.BatchNorm1d) for layer in layers):
         raise ConfigurationError(
             f"{records} training records in batches of {size} leave a last batch of one record, for which batch norm "
-            "has no variance; give drop_last: true, or another batch_size"
+            f"has no variance; give {'a larger' if size == 1 else 'drop_last: true, or another'} batch_size"
         )
 
 
