@@ -179,13 +179,15 @@ def take_part(charter: Charter, party: int, port: int | None, secure: bool, roun
     from lightning_vfl.federation.connections import party_credentials
     from lightning_vfl.federation.grpc_client import Dialled
     from lightning_vfl.federation.joining import join
+    from lightning_vfl.federation.link import Link
     from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 
     name = charter.parties[party].name
     secret = party_credentials(load(*paths(name, folder / "keys")), charter) if secure else None
     address = charter.server.address if port is None else f"127.0.0.1:{port}"
     transport = Dialled(address, secret, expected="server" if secure else None)
-    place = join(RoundsAtParty, transport, party, charter.digest, {"rounds": 0}, False, lambda _: b"", lambda *_: None)
+    link = Link(transport)
+    place = join(RoundsAtParty, link, party, charter.digest, {"rounds": 0}, False, lambda _: b"", lambda *_: None)
     data = data_of(len(charter.parties))
     data.take_seat(Seat(party))
     module = module_of(data)

@@ -44,7 +44,7 @@ class ServeCommand(Command):
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         identity = load(seat.key, charter.server.certificate)
         events = None if given.events is None else Path(given.events)
-        _serve(cli, charter, identity, injected=False, events=events, local=False, relay=_relay(given.relay))
+        _serve(cli, charter, identity, False, events, local=False, relay=_relay(given.relay), metrics=seat.metrics)
         return 0
 
 
@@ -173,6 +173,7 @@ def _serve(
     events: Path | None,
     local: bool,
     relay: Path | None = None,
+    metrics: str | None = None,
 ) -> None:
     from lightning_vfl.federation.run import Run
     from lightning_vfl.federation.session import serve  # grpc, after the processes of federate have parted
@@ -181,7 +182,7 @@ def _serve(
     _refuse_faults(cli, injected)
     _refuse_unwritable(cli, "server")
     cli.take_folder()
-    run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), relay)
+    run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), relay, metrics)
     serve(run, events)
 
 
@@ -206,7 +207,8 @@ def _take_part(
         budget = PrivacyBudget(seat.budget.epsilon, seat.budget.delta)
         cli.trainer.callbacks.append(budget)
     cli.take_folder()
-    run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), relay)
+    of = _of(cli, injected, local)
+    run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *of, relay, seat.metrics)
     take_part(run, seat, name, new_ledger_after)
 
 

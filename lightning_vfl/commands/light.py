@@ -18,7 +18,7 @@ ABOUT = (
 )
 MORE = "lightning-vfl COMMAND --help describes the options of a command."
 
-_ALONE = ("align", "doctor", "endpoint", "gateway", "identity", "score")  # commands with a function run_alone
+_ALONE = ("align", "doctor", "endpoint", "gateway", "identity", "score", "status")  # commands with a function run_alone
 
 
 def answer(arguments: Sequence[str]) -> int | None:

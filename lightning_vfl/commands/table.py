@@ -51,6 +51,7 @@ COMMANDS = {
     "replay": Entry("replay.ReplayCommand", "Simulate what a federation has recorded, to the same bits.", "fit"),
     "identity": Entry("identity.IdentityCommand", "Generate the key and the certificate of one host of a federation."),
     "doctor": Entry("doctor.DoctorCommand", "Try every step from this host into a federation, and say what to cure."),
+    "status": Entry("status.StatusCommand", "Say who is there in a running federation, and who is awaited."),
     "align": Entry("align.AlignCommand", "Find the records that parties have in common, without showing the others."),
     "cut": Entry("cut.CutCommand", "Write a data set as one table a party, one of labels, and a recipe for them."),
     "list": Entry("recipe_list.ListCommand", "List the packaged recipes, with a line for each."),

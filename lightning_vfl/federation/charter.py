@@ -215,6 +215,7 @@ class SeatFile:
             ``allow_embeddings_by_subtraction``.
         proxy: ``http://host:port`` through which this party calls the server; ``env``: that of the environment, if it
             names one; None: directly, also if the environment has ``http_proxy``.
+        metrics: ``host:port`` at which the process of this host shows its state; None: nowhere.
     """
 
     key: Path
@@ -224,6 +225,7 @@ class SeatFile:
     ledger: Path | None = None
     subtractable_records: int | None = None
     proxy: str | None = None
+    metrics: str | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> "SeatFile":
@@ -245,7 +247,9 @@ def _charter(said: Any, folder: Path) -> Charter:
     name = _name(given["federation"], "federation")
     about = _known(given["server"], ["name", "address", "certificate"], "server", ["name", "address", "certificate"])
     server = Server(
-        _name(about["name"], "server.name"), _address(about["address"]), _certificate(about, folder, "server")
+        _name(about["name"], "server.name"),
+        _address(about["address"], "server.address"),
+        _certificate(about, folder, "server"),
     )
     listed = given["parties"]
     if not isinstance(listed, list) or not listed:
@@ -305,7 +309,8 @@ def _seat(said: Any, path: Path) -> SeatFile:
         ledger = _path(given["ledger"], folder, "ledger")
         if ledger.suffix != ".jsonl":
             raise ConfigurationError(f"ledger must be the path of a file that ends in .jsonl; got {given['ledger']!r}")
-    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, ledger, most, proxy)
+    metrics = None if given.get("metrics") is None else _address(given["metrics"], "metrics")
+    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, ledger, most, proxy, metrics)
 
 
 def proxy_of_environment(host: str = "") -> str | None:
@@ -362,12 +367,12 @@ def _name(value: Any, where: str) -> str:
     return value
 
 
-def _address(value: Any) -> str:
+def _address(value: Any, where: str) -> str:
     found = (
         re.fullmatch(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", value) if isinstance(value, str) else None
     )
     if found is None or not 1 <= int(found[2]) <= 65535:
-        raise ConfigurationError(f"server.address must be host:port, such as scorer.example.org:8443; got {value!r}")
+        raise ConfigurationError(f"{where} must be host:port, such as scorer.example.org:8443; got {value!r}")
     return found[0]
 
 

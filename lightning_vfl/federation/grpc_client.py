@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable
 from threading import Event, Thread
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any
 
 import grpc
@@ -14,6 +14,7 @@ from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.grpc_server import PROCESS_KEY, pieces
 from lightning_vfl.federation.link import Transport
 from lightning_vfl.federation.long_waits import LongWait
+from lightning_vfl.federation.watch import Peer
 
 ATTEMPT = 5.0  # seconds that a connection may take, as at the server
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
@@ -62,6 +63,8 @@ class Dialled(Transport):
         self.process = os.urandom(16)  # tells the server that a call is of this process
         self._closed = Event()
         self._apart: float | None = monotonic()  # since when there is no connection; None: there is one
+        self._since: float | None = None  # the same in seconds since 1970; None: there has been none
+        self._losses = 0
         self._trouble = "no connection has been made"
         self._waiting: LongWait | None = None
         for name, role in (("alive", self._stay), ("waits", self._watch)):
@@ -99,6 +102,9 @@ class Dialled(Transport):
         finally:
             answer.cancel()  # of an answer that was refused before its end; it changes nothing otherwise
 
+    def server(self, awaited: bool) -> Peer:
+        return Peer(self._since, self._apart is None, awaited, self._losses)
+
     def close(self) -> None:
         self._closed.set()
         self._channel.close()
@@ -109,12 +115,15 @@ class Dialled(Transport):
             try:
                 call = self._alive(b"", metadata=((PROCESS_KEY, self.process),), wait_for_ready=True)
                 call.initial_metadata()  # which the server sends when it knows the party
-                self._apart = self._apart if call.done() else None
+                if not call.done():
+                    self._apart, self._since = None, time()
                 for _ in call:  # until the server ends the call
                     pass
                 return
             except (grpc.RpcError, ValueError):  # ValueError: the channel was closed
-                self._apart = monotonic() if self._apart is None else self._apart
+                if self._apart is None:
+                    self._apart, self._since = monotonic(), time()
+                    self._losses += 1
                 self._closed.wait(0.2)
 
     def _watch(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from threading import Condition, RLock
-from time import monotonic
+from time import monotonic, time
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -21,6 +21,7 @@ from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.fields import refuse_request
 from lightning_vfl.federation.frames import Frame, pack, unpack_pieces
 from lightning_vfl.federation.long_waits import LongWait
+from lightning_vfl.federation.watch import Peer
 
 T = TypeVar("T")
 
@@ -100,6 +101,8 @@ class _Desk:
     lines: list[bytes] = field(default_factory=list)  # the process behind each open connection
     called: bytes | None = None  # the process that was called last
     has_come: bool = False  # a connection has been open
+    since: float | None = None  # when the party has come or gone, in seconds since 1970
+    losses: int = 0  # how often it has gone
 
 
 class Hub:
@@ -125,6 +128,7 @@ class Hub:
         self._over: bytes | None = None
         self.bytes_in = self.bytes_out = 0
         self._refused = [0] * parties  # requests of each party
+        self._waits: float | None = None  # since when the server waits for requests (monotonic)
 
     # ---- called by the transport
 
@@ -208,6 +212,7 @@ class Hub:
         """A connection of this party is open; ``process``: random bytes of the process behind it."""
         with self.changed:
             desk = self._desks[party]
+            desk.since = desk.since if desk.lines else time()
             desk.lines.append(process)
             desk.has_come = True
             self._notify(desk)
@@ -219,7 +224,23 @@ class Hub:
             desk.lines.remove(process)
             if not desk.lines:
                 desk.waiting = None
+                desk.since, desk.losses = time(), desk.losses + 1
             self._notify(desk)
+
+    # ---- called by who watches
+
+    def waited(self) -> float | None:
+        """Seconds for which the server has been waiting for requests; None: it works."""
+        since = self._waits
+        return None if since is None else monotonic() - since
+
+    def peers(self) -> list[Peer]:
+        """Every party, as a watcher is told of it."""
+        with self.changed:
+            waits = self._waits is not None and not self.over
+            return [
+                Peer(desk.since, bool(desk.lines), waits and desk.waiting is None, desk.losses) for desk in self._desks
+            ]
 
     # ---- called by the server
 
@@ -227,16 +248,20 @@ class Hub:
         """What ``found`` gives, asked again after every change; None when ``until`` (monotonic) has passed."""
         waiting = LongWait(self._silent)
         with self.changed:
-            while True:
-                result = found()
-                if result is not None:
-                    return result
-                end = until()
-                left = inf if end is None else end - monotonic()
-                if left <= 0:
-                    return None
-                waiting.look()
-                self.changed.wait(min(left, 30.0, waiting.seconds))
+            self._waits = monotonic()
+            try:
+                while True:
+                    result = found()
+                    if result is not None:
+                        return result
+                    end = until()
+                    left = inf if end is None else end - monotonic()
+                    if left <= 0:
+                        return None
+                    waiting.look()
+                    self.changed.wait(min(left, 30.0, waiting.seconds))
+            finally:
+                self._waits = None
 
     def _silent(self) -> str:
         """The parties that have no request here, and whether they are connected."""

@@ -4,41 +4,38 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.at_party import AtParty
 from lightning_vfl.federation.hub import DOOR
 from lightning_vfl.federation.letters import Seals
-from lightning_vfl.federation.link import Link, Transport
+from lightning_vfl.federation.link import Link
 
 
 def join(
     kind: type[AtParty],
-    transport: Transport,
+    link: Link,
     party: int,
     session: bytes,
     hello: Mapping[str, Any],
     injected: bool,
     sign: Callable[[bytes], bytes],
     check: Callable[[int, bytes, bytes], None],
-    agreed: Agreed | None = None,
 ) -> AtParty:
     """The place of a party, after the server has welcomed it.
 
     Args:
         kind: of the place, which follows from the protocol.
-        transport: to the server.
+        link: to the server.
         party: the number of the party.
         session: bytes that belong to this federation.
         hello: what the server compares.
         injected: faults are played from the recipe.
         sign: signs this party's public key.
         check: raises an error for a public key that its party has not signed.
-        agreed: against which answers are checked; None: the usual limits.
 
     Raises:
         ConfigurationError: if the server refuses this party, and for keys that somebody has replaced.
     """
-    link, seals = Link(transport, agreed), Seals(party, session)
+    seals = Seals(party, session)
     seals.agreed = link.agreed
 
     def publics(header: Mapping[str, Any]) -> dict[int, bytes]:

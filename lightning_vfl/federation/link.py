@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from torch import Tensor
@@ -12,12 +13,17 @@ from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.fields import MOST_PARTIES, refuse_answer
 from lightning_vfl.federation.frames import Frame, pack, unpack_pieces
 from lightning_vfl.federation.hub import At, Key
+from lightning_vfl.federation.watch import Peer
 
 START = At(0, 0, -1)  # before the first round
 
 
 class Transport(ABC):
     """Carries frames between a party and the server."""
+
+    def server(self, awaited: bool) -> Peer:
+        """The server, as a watcher is told of it; default: nobody can say whether it is there."""
+        return Peer(None, None, awaited)
 
     @abstractmethod
     def exchange(self, frame: bytes, read: Callable[[Iterable[bytes]], Frame]) -> Frame:
@@ -90,6 +96,7 @@ class Link:
         self.told: Mapping[str, Any] | None = None  # what has become of the round of the last request
         self.metrics: Mapping[str, float] = {}  # the server's latest
         self._calls = 0
+        self.asked: float | None = None  # since when it waits for an answer (monotonic)
 
     def ask(
         self,
@@ -114,7 +121,9 @@ class Link:
                 f"a message of this party has more than the {allowed.frame} MiB that limits.frame of federation.yaml "
                 "allows; raise it on all hosts"
             )
+        self.asked = monotonic()
         frame = self.transport.exchange(content, self._read)
+        self.asked = None
         standing = frame.header.get("standing")
         if standing is not None:
             at, called = At(*standing["at"]), frozenset(standing["called"])

@@ -33,6 +33,7 @@ class Run:
         checkpoint: of this process; None: none.
         local: all processes are on this machine, so that each may load a whole data set.
         relay: the socket at which a relay calls, such as a Flower app; None: over gRPC.
+        metrics: ``host:port`` at which the process shows its state; None: nowhere.
     """
 
     charter: Charter
@@ -46,6 +47,7 @@ class Run:
     checkpoint: str | None = None
     local: bool = False
     relay: Path | None = None
+    metrics: str | None = None
 
     @cached_property
     def rounds(self) -> int:

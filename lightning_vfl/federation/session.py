@@ -1,8 +1,9 @@
 """A process of a federation from its start to its end: the server's, or that of one party."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from lightning_vfl.crypto import verified
@@ -18,6 +19,7 @@ from lightning_vfl.federation.grpc_client import Dialled
 from lightning_vfl.federation.grpc_server import Port
 from lightning_vfl.federation.hub import Hub, Request
 from lightning_vfl.federation.joining import join
+from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.reception import Reception
 from lightning_vfl.federation.recipe import first_difference
 from lightning_vfl.federation.record import Record
@@ -27,6 +29,7 @@ from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.federation.run import Run
 from lightning_vfl.federation.versions import about, upgrade
+from lightning_vfl.federation.watch import State, Watch, counts
 from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.types import Seat
@@ -67,7 +70,25 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     hub.greet = greet
     kept = None if record is None else Record(record, names)
     port = _opened(run, hub)
+    watch = None
+    started = time()
+
+    def state() -> State:
+        joining = len(reception.hellos) < len(names)
+        peers = dict(zip(names, hub.peers(), strict=True))
+        if joining:
+            peers = {
+                name: replace(one, awaited=number not in reception.hellos)
+                for number, (name, one) in enumerate(peers.items())
+            }
+        phase = "joining" if joining else "over" if hub.over else "running"
+        waited = time() - started if joining else hub.waited()
+        name = charter.server.name
+        return State(charter.federation, name, started, phase, waited, peers, **counts(run.model.books))
+
     try:
+        if run.metrics is not None:
+            watch = Watch(run.metrics, state)
         told(f"{charter.federation}: waiting for {', '.join(names)} at {run.relay or charter.server.address}")
         reception.await_all(charter.patience.join)
         for line in reception.remarks(run.about()["versions"]):
@@ -90,6 +111,8 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         raise
     finally:
         port.close()
+        if watch is not None:
+            watch.close()
         if kept is not None:
             kept.close()
 
@@ -115,7 +138,19 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
     if run.relay is not None and seat.proxy is not None:
         raise ConfigurationError("proxy: of seat.yaml is for calls over gRPC; leave it out with --relay")
     transport = _dialled(run, seat.proxy) if run.relay is None else Relayed(run.relay, party, run.identity, charter)
+    link = Link(transport, charter.agreed(run.model.active))
+    watch = None
+    started = time()
+
+    def state() -> State:
+        waited = None if link.asked is None else monotonic() - link.asked
+        phase = "running" if isinstance(run.model.place, AtParty) else "joining"
+        server = {charter.server.name: transport.server(awaited=waited is not None)}
+        return State(charter.federation, name, started, phase, waited, server, **counts(run.model.books))
+
     try:
+        if run.metrics is not None:
+            watch = Watch(run.metrics, state)
         names = tuple(one.name for one in charter.parties)
         run.data.take_seat(Seat(party), names if run.data.own_files else None, run.model.active)
         hello = {**run.about(), "recipe": dict(run.recipe), "rounds": run.rounds, "process": transport.process.hex()}
@@ -132,8 +167,7 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
                     "certificate, so somebody has replaced it on the way; check who runs the server"
                 )
 
-        agreed = charter.agreed(run.model.active)
-        place = join(_places(run.model)[1], transport, party, charter.digest, hello, run.injected, sign, check, agreed)
+        place = join(_places(run.model)[1], link, party, charter.digest, hello, run.injected, sign, check)
         place.least_members = seat.least_members
         if isinstance(place, RoundsAtParty):
             place.sum_guard.limit = seat.subtractable_records
@@ -153,6 +187,8 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
         run.train()
     finally:
         transport.close()
+        if watch is not None:
+            watch.close()
 
 
 def _take_ledger(run: Run, ledger: SeatLedger) -> None:

@@ -47,7 +47,8 @@ class CommunicationMeter:
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint: tensors and strings only, as the safe loader requires."""
-        return {f"{direction}/{kind}": count for (kind, direction), count in self._bytes.items()}
+        counted = list(self._bytes.items())  # at once: a thread may ask while a leg is added
+        return {f"{direction}/{kind}": count for (kind, direction), count in counted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counts of ``state_dict``."""

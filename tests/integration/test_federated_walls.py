@@ -429,7 +429,7 @@ def joined(charter, tmp_path, changed=lambda header: header, differs=lambda part
         line = Straight(hub, party, changed if party == 0 else lambda header: header)
         try:
             sign = lambda public: identity.signer.sign("keys", party, public)  # noqa: E731  # one line
-            return join(RoundsAtParty, line, party, charter.digest, {"rounds": 0}, False, sign, check)
+            return join(RoundsAtParty, Link(line), party, charter.digest, {"rounds": 0}, False, sign, check)
         except ConfigurationError as error:
             return error
 

@@ -43,19 +43,19 @@ class Neighbours:
         positive("smallest of neighbours", self.smallest, whole=True)
 
     @classmethod
-    def read(cls, given: "Self | Mapping[str, Any] | str") -> "Self | None":
+    def read(cls, setting: "Self | Mapping[str, Any] | str") -> "Self | None":
         """The neighbours that a recipe gives as ``auto``, ``all`` (None: every pair has a mask) or settings.
 
         Raises:
             ConfigurationError: for anything else.
         """
-        if isinstance(given, cls):
-            return given
-        if given in ("auto", "all"):
-            return cls() if given == "auto" else None
-        if isinstance(given, Mapping) and set(given) <= {"colluders", "failure", "smallest"}:
-            return cls(**given)
-        raise ConfigurationError(f"neighbours must be auto, all or {{colluders: 0.25}}; got {given!r}")
+        if isinstance(setting, cls):
+            return setting
+        if setting in ("auto", "all"):
+            return cls() if setting == "auto" else None
+        if isinstance(setting, Mapping) and set(setting) <= {"colluders", "failure", "smallest"}:
+            return cls(**setting)
+        raise ConfigurationError(f"neighbours must be auto, all or {{colluders: 0.25}}; got {setting!r}")
 
     def colluding(self, members: int) -> int:
         """How many of the members of a sum may collude with the server."""

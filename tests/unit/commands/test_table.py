@@ -23,7 +23,19 @@ def test_help_lists_every_command_with_its_line(capsys, monkeypatch):
     assert end.value.code == 0
     names = ["fit", "validate", "test", "predict", "contribution", "robustness", "export", "score"]
     others = ["endpoint", "gateway", "study", "plot", "report", "privacy"]
-    federated = ["audit", "keys", "federate", "serve", "party", "replay", "identity", "doctor", "align", "cut"]
+    federated = [
+        "audit",
+        "keys",
+        "federate",
+        "serve",
+        "party",
+        "replay",
+        "identity",
+        "doctor",
+        "status",
+        "align",
+        "cut",
+    ]
     assert list(COMMANDS) == [*names, *others, *federated, "list"]
     for name, entry in COMMANDS.items():
         assert f"{name} {entry.about}" in lines

@@ -248,6 +248,7 @@ def test_a_seat_is_read_as_written(tmp_path, monkeypatch):
     )
     assert seat(tmp_path, "{key: k, proxy: 'http://proxy.example:3128'}").proxy == "http://proxy.example:3128"
     assert seat(tmp_path, "{key: k, proxy: env}").proxy == named
+    assert seat(tmp_path, "{key: k, metrics: '127.0.0.1:9100'}").metrics == "127.0.0.1:9100"
     assert seat(tmp_path, "key: /keys/bank.key").key.as_posix() == "/keys/bank.key"
     assert seat(tmp_path, "key: k") == SeatFile(
         tmp_path / "k", 1, None, Consent.PROTOCOL, tmp_path / "seat.privacy.jsonl"
@@ -259,6 +260,7 @@ def test_a_seat_is_read_as_written(tmp_path, monkeypatch):
     [
         ("{}", "key is missing"),
         ("key: 3", "key must be the path of a file; got 3"),
+        ("{key: k, metrics: 9100}", "metrics must be host:port"),
         ("{key: k, least_member: 2}", "least_member is not a key of this file; did you mean least_members?"),
         ("{key: k, least_members: 0}", "least_members must be a whole number, 1 or more; got 0"),
         ("{key: k, least_members: true}", "least_members must be a whole number, 1 or more; got True"),

@@ -22,7 +22,7 @@ from lightning_vfl.federation.attendance import Form
 from lightning_vfl.federation.frames import Frame, pack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.joining import join
-from lightning_vfl.federation.link import Transport
+from lightning_vfl.federation.link import Link, Transport
 from lightning_vfl.federation.reception import Reception
 from lightning_vfl.federation.refusals import refuse_unfederated
 from lightning_vfl.federation.rounds_at_party import RoundsAtParty
@@ -84,14 +84,13 @@ class InMemory:
             hello = {"rounds": 0}
             return join(
                 RoundsAtParty,
-                self.desks[seat],
+                Link(self.desks[seat], self.hub.agreed),
                 seat,
                 b"",
                 hello,
                 False,
                 lambda _: b"",
                 lambda *_: None,
-                self.hub.agreed,
             )
 
         with ThreadPoolExecutor(PARTIES + 1) as pool:

@@ -1,0 +1,182 @@
+"""What a process of a federation shows to those who watch it: who is there, since when, and what is awaited."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from http.server import BaseHTTPRequestHandler
+from socket import AF_INET, AF_INET6
+from socketserver import ThreadingTCPServer
+from threading import Thread
+from typing import Any, Self
+from urllib.error import URLError
+from urllib.request import ProxyHandler, build_opener
+
+from lightning_vfl.errors import ConfigurationError, printable
+
+_PREFIX = "lightning_vfl_federation"
+_SECONDS = 5.0  # that ``status`` waits for a process
+_POLL = 0.1  # seconds after which ``close`` is noticed
+_MOST = 2**20  # bytes of a state that ``status`` reads
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The process at the other end of a line.
+
+    Args:
+        since: when its connection began or ended, in seconds since 1970; None: it has never been there.
+        connected: whether it is there; None: a relay is between, which does not tell.
+        awaited: this process waits for it.
+        losses: how often its connection has ended.
+    """
+
+    since: float | None
+    connected: bool | None
+    awaited: bool
+    losses: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """What a process shows: counts, times and the names of ``federation.yaml``.
+
+    Guarantee: no record, id, label, name of a column or metric of the model.
+
+    Args:
+        federation: its name.
+        name: of this process.
+        started: when it has started, in seconds since 1970.
+        phase: ``joining``, ``running`` or ``over``.
+        waited: seconds for which it has been waiting; None: it works.
+        peers: by name, the processes at the other ends of its lines.
+        rounds: by stage, those that have begun.
+        given_up: rounds in which no network learnt.
+        traffic: by leg, the bytes that all parties have sent and been sent, as the books count it.
+    """
+
+    federation: str
+    name: str
+    started: float
+    phase: str
+    waited: float | None
+    peers: Mapping[str, Peer]
+    rounds: Mapping[str, int] = field(default_factory=dict)
+    given_up: int = 0
+    traffic: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, content: bytes) -> Self:
+        """The state that ``/health`` has given.
+
+        Raises:
+            ConfigurationError: for anything else.
+        """
+        try:
+            said = json.loads(content)
+            return cls(**{**said, "peers": {name: Peer(**one) for name, one in said["peers"].items()}})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigurationError(f"no process of a federation answers at this address ({error})") from None
+
+    def content(self) -> bytes:
+        """The JSON of ``/health``."""
+        return json.dumps(asdict(self)).encode()
+
+    def metrics(self) -> str:
+        """The text format of Prometheus."""
+        peers = self.peers.items()
+        there = {name: int(one.connected) for name, one in peers if one.connected is not None}
+        lines = [
+            *_family("started_seconds", "gauge", "", {"": self.started}),
+            *_family("waiting_seconds", "gauge", "", {"": self.waited or 0.0}),
+            *_family("peer_connected", "gauge", "peer", there),
+            *_family("peer_awaited", "gauge", "peer", {name: int(one.awaited) for name, one in peers}),
+            *_family("peer_losses_total", "counter", "peer", {name: one.losses for name, one in peers}),
+            *_family("rounds_total", "counter", "stage", self.rounds),
+            *_family("rounds_given_up_total", "counter", "", {"": self.given_up}),
+            *_family("leg_bytes_total", "counter", "leg", self.traffic),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _family(name: str, kind: str, label: str, samples: Mapping[str, float]) -> Iterable[str]:
+    """The lines of one metric; ``label``: what tells its samples apart."""
+    yield f"# TYPE {_PREFIX}_{name} {kind}"
+    for value, number in samples.items():
+        braces = f"{{{label}={json.dumps(value)}}}" if label else ""
+        yield f"{_PREFIX}_{name}{braces} {number}"
+
+
+def counts(books: Any) -> dict[str, Any]:
+    """The counts of ``State`` from the books of a training."""
+    legs = {leg: int(count.sum()) for leg, count in books.meter.state_dict().items()}
+    return {"rounds": dict(books.rounds), "given_up": books.given_up, "traffic": legs}
+
+
+class Watch:
+    """Serves ``/health`` and ``/metrics`` of this process until it is closed; of each request it reads the path alone.
+
+    Not guaranteed: any check of who asks: whoever reaches the address reads the state.
+
+    Args:
+        address: ``host:port`` at which it listens.
+        state: is asked at each request, in a thread.
+
+    Raises:
+        ConfigurationError: if the address cannot be listened at.
+    """
+
+    def __init__(self, address: str, state: Callable[[], State]) -> None:
+        host, _, port = address.rpartition(":")
+
+        class Listener(ThreadingTCPServer):  # that of http.server asks for the host's name, which can take seconds
+            address_family = AF_INET6 if ":" in host else AF_INET
+            allow_reuse_address = True
+            daemon_threads = True
+
+        class Answers(BaseHTTPRequestHandler):
+            timeout = _SECONDS
+
+            def do_GET(self) -> None:
+                pages: dict[str, tuple[str, Callable[[], bytes]]] = {
+                    "/health": ("application/json", lambda: state().content()),
+                    "/metrics": ("text/plain; version=0.0.4", lambda: state().metrics().encode()),
+                }
+                if self.path not in pages:
+                    self.send_error(404)
+                    return
+                kind, content = pages[self.path]
+                body = content()
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Print nothing: the log is of the training."""
+
+        try:
+            self._server = Listener((host.strip("[]"), int(port)), Answers)
+        except OSError as error:
+            raise ConfigurationError(f"metrics of seat.yaml cannot listen at {address}: {error.strerror}") from None
+        self.address = address
+        Thread(target=self._server.serve_forever, args=(_POLL,), name="watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def ask(address: str) -> State:
+    """The state of the process that shows it at this address.
+
+    Raises:
+        ConfigurationError: if there is none.
+    """
+    try:
+        with build_opener(ProxyHandler({})).open(f"http://{address}/health", timeout=_SECONDS) as answer:
+            return State.read(answer.read(_MOST))
+    except (URLError, OSError) as error:
+        reason = printable(str(getattr(error, "reason", error)))
+        raise ConfigurationError(f"nothing answers at {address}, metrics of seat.yaml: {reason}") from None
