@@ -20,6 +20,7 @@ from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
 
+SOON = 60  # days before the end of a certificate, from which on it is told
 MOST = {"frame": 1024, "columns": 2**31, "server_ids": 2**31}  # the largest limits that a charter can set
 
 
@@ -127,6 +128,23 @@ class Charter:
             return _charter(said, path.parent)
         except ConfigurationError as error:
             raise type(error)(f"{path}: {error}") from None
+
+    @property
+    def ends_first(self) -> Server | Party:
+        """The host whose certificate ends first."""
+        hosts: tuple[Server | Party, ...] = (self.server, *self.parties)
+        return min(hosts, key=lambda host: host.certificate.until)
+
+    def ending(self) -> str | None:
+        """A line about the certificate that ends first, if it ends soon."""
+        host = self.ends_first
+        left = host.certificate.days_left
+        if left >= SOON:
+            return None
+        return (
+            f"the certificate of {host.name} ends in {left} days; renew it there with lightning-vfl identity "
+            f"{host.name} --renew, and give it to all hosts"
+        )
 
     @cached_property
     def digest(self) -> bytes:

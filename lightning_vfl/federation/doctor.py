@@ -31,7 +31,6 @@ from lightning_vfl.whole_files import refuse_unwritable
 SECONDS = 5.0  # for each answer over the network
 SKEW = 60.0  # seconds between two clocks that are told
 ROOM = 2**30  # bytes that a run should find free
-SOON = 60  # days before the end of a certificate, from which on it is told
 
 Step = tuple[str, Callable[[], str]]
 
@@ -144,11 +143,13 @@ class Doctor:
 
     def _certificates(self) -> str:
         charter = self._charter
-        hosts: tuple[Server | Party, ...] = (charter.server, *charter.parties)
-        first = min(hosts, key=lambda host: host.certificate.until)
+        first = charter.ends_first
+        ending = charter.ending()
+        renew = "" if ending is None else f"; {ending}"
         left = first.certificate.days_left
-        renew = f"; make a new one for {first.name} before" if left < SOON else ""
-        return f"all of {len(hosts)} are valid; the first ends in {left} days, that of {first.name}{renew}"
+        return (
+            f"all of {1 + len(charter.parties)} are valid; the first ends in {left} days, that of {first.name}{renew}"
+        )
 
     def _own_identity(self) -> str:
         load(self._seat.key, self._host.certificate)

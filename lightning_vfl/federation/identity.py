@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -164,6 +165,37 @@ def make_identity(name: str, folder: str | Path) -> Identity:
             f"{error.filename} cannot be written ({error.strerror}); give another folder"
         ) from None
     return Identity(Certificate(content), key, Signer(private))
+
+
+def renew_identity(name: str, folder: str | Path) -> tuple[Identity, tuple[Path, Path]]:
+    """Make a new identity in place of one that is about to end, has ended, or whose key somebody else may have.
+
+    Certificates are pinned, so a host that gets the new certificate refuses the old one from then on.
+
+    Returns:
+        The new identity, and where the old key and certificate are kept: with a part of their fingerprint in the names.
+
+    Raises:
+        ConfigurationError: if there is no identity of this name, or if files cannot be written; then it is as before.
+    """
+    check_name(name)
+    key_path, certificate_path = paths(name, folder)
+    _content(key_path, "private key")
+    try:
+        old = Certificate(_content(certificate_path, "certificate")).fingerprint
+    except ValueError:
+        raise ConfigurationError(f"{certificate_path} is not a certificate in PEM; {_MAKE}") from None
+    kept = paths(f"{name}.{old[:16]}", folder)
+    try:
+        with TemporaryDirectory(dir=folder) as made:
+            identity = make_identity(name, made)
+            for now, then in zip(paths(name, folder), kept, strict=True):
+                now.rename(then)
+            for new, place in zip(paths(name, made), paths(name, folder), strict=True):
+                new.rename(place)
+    except OSError as error:
+        raise ConfigurationError(f"{folder} cannot be written ({error.strerror}); give another folder") from None
+    return identity, kept
 
 
 def paths(name: str, folder: str | Path) -> tuple[Path, Path]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_warn
+
 from lightning_vfl.crypto import verified
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.alignment import RollCall, align
@@ -54,6 +56,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     charter = run.charter
     refuse_unfederated(run)
     hub = Hub(len(charter.parties), charter.agreed(run.model.active))
+    _warn_of_end(charter)
     names = tuple(party.name for party in charter.parties)
     reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, hub, party, hello))
     run.data.take_seat(Seat(None), names if run.data.own_files else None, run.model.active)
@@ -132,6 +135,7 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
     """
     charter = run.charter
     refuse_unfederated(run, seat.evaluate == Consent.PLAIN)
+    _warn_of_end(charter)
     party = charter.number(name)
     if seat.ledger is not None:
         _take_ledger(run, SeatLedger(seat.ledger, new_ledger_after))
@@ -189,6 +193,13 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
         transport.close()
         if watch is not None:
             watch.close()
+
+
+def _warn_of_end(charter: Charter) -> None:
+    """Warn of a certificate that ends soon."""
+    line = charter.ending()
+    if line is not None:
+        rank_zero_warn(line)
 
 
 def _take_ledger(run: Run, ledger: SeatLedger) -> None:

@@ -56,6 +56,19 @@ def changed(said, key, value):
 # ---- federation.yaml
 
 
+def test_the_certificate_that_ends_first_is_told_two_months_before(made, tmp_path):
+    shutil.copytree(made / "keys", tmp_path / "keys")
+    assert read(tmp_path, content()).ending() is None
+    for days, told in ((61.5, False), (59.5, True), (1.5, True)):
+        key = ec.generate_private_key(ec.SECP256R1())
+        (tmp_path / "keys" / "bank.crt").write_bytes(issued(key, "bank", until=days))
+        charter = read(tmp_path, content())
+        assert charter.ends_first.name == "bank"
+        line = charter.ending()
+        assert (line is not None) == told
+        assert line is None or line.startswith(f"the certificate of bank ends in {int(days)} days; renew it")
+
+
 def test_a_charter_is_read_as_written(made):
     charter = read(made, content())
     assert (charter.federation, charter.server.name) == ("loans-2026-11", "scorer")

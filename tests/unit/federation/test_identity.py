@@ -20,7 +20,15 @@ from cryptography.hazmat.primitives.serialization import (
 from lightning_vfl.commands.light import answer
 from lightning_vfl.crypto import verified
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.identity import Certificate, fingerprint, load, make_identity, paths, same_certificate
+from lightning_vfl.federation.identity import (
+    Certificate,
+    fingerprint,
+    load,
+    make_identity,
+    paths,
+    renew_identity,
+    same_certificate,
+)
 from tests.unit.federation.certificates import issued
 
 
@@ -29,6 +37,38 @@ def private(identity):
 
 
 # ---- files
+
+
+def test_a_renewed_identity_takes_the_place_of_the_old_one(tmp_path, capsys):
+    old = make_identity("bank", tmp_path)
+    assert answer(["identity", "bank", "--out", str(tmp_path), "--renew"]) == 0
+    said = capsys.readouterr().out
+    new = load(*paths("bank", tmp_path))
+    assert new.certificate.fingerprint in said
+    assert not same_certificate(new.certificate.content, old.certificate.content)
+    assert new.signer.public != old.signer.public
+    kept = paths(f"bank.{old.certificate.fingerprint[:16]}", tmp_path)
+    assert load(*kept).certificate == old.certificate
+    assert stat.S_IMODE(paths("bank", tmp_path)[0].stat().st_mode) == 0o600
+    assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        path.name for path in (*paths("bank", tmp_path), *kept)
+    )
+
+
+def test_an_identity_that_has_ended_is_renewed_and_one_that_is_not_there_is_refused(tmp_path):
+    made = make_identity("bank", tmp_path)
+    _, certificate = paths("bank", tmp_path)
+    certificate.write_bytes(issued(private(made), "bank", since=-9, until=-1))
+    with pytest.raises(ConfigurationError, match="is valid from"):
+        load(*paths("bank", tmp_path))
+    renewed, _ = renew_identity("bank", tmp_path)
+    assert load(*paths("bank", tmp_path)).certificate == renewed.certificate
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        renew_identity("shop", tmp_path)
+    certificate.write_bytes(b"nothing")
+    with pytest.raises(ConfigurationError, match="is not a certificate in PEM"):
+        renew_identity("bank", tmp_path)
 
 
 def test_an_identity_is_read_as_it_was_made(tmp_path):
