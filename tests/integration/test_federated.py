@@ -18,7 +18,7 @@ RECIPES = {
     "vfedsec": ("--config", "protocol/vfedsec", "--model.aggregator.rekey_every", "3"),
     "neighbours": (
         *("--config", "protocol/mean", *MASKED, "--model.aggregator.neighbours.colluders", "0.1"),
-        *("--model.aggregator.neighbours.smallest", "3"),
+        *("--model.aggregator.neighbours.smallest", "3", *VARYING),
     ),
     "recovery": ("--config", "protocol/mean", *MASKED, "--model.aggregator.recovery", "auto", *LATE, *VARYING),
     "pbm": (
