@@ -2,11 +2,19 @@
 
 import copy
 import json
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 
+import lightning_vfl.protocols as protocols
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.recipe import HOST_OWN, LENGTH, first_difference, recipe_digest
+from lightning_vfl.federation.refusals import refuse_protocol
+
+ROOT = Path(__file__).parents[3]
 
 
 def recipe():
@@ -156,3 +164,21 @@ def test_a_hosts_own_settings_can_be_given():
 def test_the_settings_fit_into_the_header_of_a_frame():
     assert json.loads(json.dumps(recipe_digest(recipe()))) == recipe_digest(recipe())
     assert len(pack({"kind": "hello", "recipe": recipe_digest(recipe())})) < 2**12
+
+
+def test_the_guide_says_which_packaged_protocols_are_refused():
+    """By the class of the protocol, and by ``subsets``, which run simulated only."""
+    refused = set()
+    for path in (ROOT / "configs" / "protocol").glob("*.yaml"):
+        model = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]
+        try:
+            refuse_protocol(getattr(protocols, model["class_path"].rpartition(".")[2]))
+        except ConfigurationError:
+            refused.add(path.stem)
+        if "subsets" in model.get("init_args", {}):
+            refused.add(path.stem)
+    guide = (ROOT / "docs" / "guides" / "federation.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"\| (runs|refused) \| (.*?) \|", guide))
+    named = {kind: set(re.findall(r"`(\w+)`", row)) for kind, row in rows.items()}
+    assert named["refused"] == refused
+    assert named["runs"] == {path.stem for path in (ROOT / "configs" / "protocol").glob("*.yaml")} - refused
