@@ -166,6 +166,7 @@ def test_settings_are_tuned_in_a_shadow_training_that_changes_no_bit_of_the_reci
     assert "tuned attacks on a shadow training in" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_shadow_training_that_takes_longer_than_its_budget_tunes_nothing(folder, capsys):
     run([*RECIPE, "--attacker", "party:1", *KNOB, "--tune", "0.0001"])
     assert "attacks are not tuned: the shadow training takes more than 0.0001 s" in capsys.readouterr().out

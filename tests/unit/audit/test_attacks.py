@@ -183,7 +183,7 @@ class Times(Callback):
             parameter.register_hook(lambda gradient: 3.0 * gradient)
 
 
-@pytest.mark.parametrize("optimizer", [partial(torch.optim.SGD, lr=0.05), ADAM])
+@pytest.mark.parametrize("optimizer", [partial(torch.optim.SGD, lr=0.05), further(ADAM)])
 def test_a_larger_rate_makes_longer_steps_of_the_attacker_alone(optimizer, tmp_path):
     bottoms = []
     for number, callback in enumerate((Times(), Audit("party:1", [ModelCompletion(2, rate=3.0)]))):
