@@ -238,7 +238,7 @@ def _real_labels(column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
     infinite = ~np.isfinite(numbers)
     if infinite.any():
         raise ConfigurationError(
-            f"{int(infinite.sum())} labels '{column.name}' of party '{party}' are infinite, first of record "
+            f"{int(infinite.sum())} of the labels '{column.name}' of party '{party}' are infinite, first of record "
             f"{column.index[infinite][0]}; correct them or remove the records"
         )
     return numbers

@@ -54,6 +54,19 @@ def read_whole_numbers(parser: LightningArgumentParser) -> None:
             )  # which typing does not keep
 
 
+def _refuse_repeated(parser: LightningArgumentParser, arguments: Sequence[str]) -> None:
+    """Refuse an option that takes several words and is given twice, of which the parser would take the last alone.
+
+    Raises:
+        UsageError: with the option as it is to be written.
+    """
+    for action in parser._actions:
+        given = [word for word in arguments if word.partition("=")[0] in action.option_strings]
+        if action.nargs in ("+", "*") and len(given) > 1:
+            option = action.option_strings[-1]
+            raise UsageError(f"{option} is given {len(given)} times; write it once, with all its words behind it")
+
+
 class VFLCLI(LightningCLI):
     """The command line: ``VFLCLI(arguments)`` parses, ``build()`` makes trainer, data and model, ``train()`` uses them.
 
@@ -277,6 +290,7 @@ class VFLCLI(LightningCLI):
         """
         one = self._subcommand_parsers.get(self._first)
         if one is not None:
+            _refuse_repeated(one, arguments)
             try:
                 given = one.parse_args(arguments[1:])
             except ArgumentError as error:

@@ -22,6 +22,10 @@ MISTAKES = {
         ["audit", *MEAN[1:], "--attacks", "LabelsByNorm"],
         r"""not a list; write '\[{"class_path": "LabelsBy""",
     ),
+    "an option of several words twice": (
+        ["audit", *MEAN[1:], "--attacker", "server", "--attacker", "party:1"],
+        "--attacker is given 2 times; write it once, with all its words behind it$",
+    ),
     "no widths": (
         [*MEAN, "--model.bottom.hidden", "3"],
         r"hidden: 3 is given, but the setting is a list; write \[3\]$",

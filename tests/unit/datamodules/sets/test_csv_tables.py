@@ -325,7 +325,9 @@ def test_the_party_that_has_the_label_column_is_named(files):
 
 def test_infinite_labels_of_a_regression(files, tmp_path):
     write_csv(tmp_path / "bank.csv", change(bank(), "y", r3="inf"))
-    with pytest.raises(ConfigurationError, match="1 labels 'y' of party 'bank' are infinite, first of record 21"):
+    with pytest.raises(
+        ConfigurationError, match="1 of the labels 'y' of party 'bank' are infinite, first of record 21"
+    ):
         open_tables(files, task="regression")
 
 

@@ -374,7 +374,9 @@ def test_numbers_outside_those_of_the_training_are_counted_by_column(tmp_path, t
 
 def test_an_infinite_label_stops_before_training(tmp_path):
     labels = [*map(float, range(N - 1)), float("inf")]
-    with pytest.raises(ConfigurationError, match=r"1 labels 'y' of party 'shop' are infinite, first of record 399"):
+    with pytest.raises(
+        ConfigurationError, match=r"1 of the labels 'y' of party 'shop' are infinite, first of record 399"
+    ):
         tables(tmp_path, WHOLE, labels, task="regression")
 
 
