@@ -17,6 +17,7 @@ Laws, checked for an aggregator of your own by ``lightning_vfl.testing.check_agg
 8. ``decode`` is given messages and a ``ServerView``, nothing else.
 9. A party's declared state is a function of its own rounds: it changes in no other way.
 10. A row of ``plain`` depends on the same row of the embeddings alone, and has their dtype and device.
+11. An aggregate that ``accounting`` charges is drawn anew in every round.
 """
 
 from abc import ABC, abstractmethod

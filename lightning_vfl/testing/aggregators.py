@@ -13,6 +13,7 @@ LAWS = (
     value_laws.answer_and_carry_are_the_adjoint_of_plain,
     value_laws.uncounted_parties_change_nothing_and_learn_nothing,
     value_laws.rows_that_a_party_does_not_hold_do_not_count,
+    value_laws.what_is_charged_has_noise,
     value_laws.the_short_way_is_the_way_through_messages,
     message_laws.messages_fit_their_legs,
     message_laws.hosting_together_is_hosting_alone,

@@ -138,6 +138,15 @@ def _refuses_or_accepts(subject: Subject, held: Tensor) -> None:
         require("\n" not in str(error), f"refuse_partly_held has to explain itself in one line; got {error}")
 
 
+def what_is_charged_has_noise(subject: Subject) -> None:
+    """An aggregate that ``accounting`` charges is drawn anew in every round."""
+    if subject.bound.accounting is None:
+        return
+    values = [subject.play(number=number).exchange().run().detach() for number in range(2)]
+    what = "accounting charges a round, but two rounds have the same aggregate; draw noise in upload, by view.names"
+    require(not torch.equal(*values), what)
+
+
 def the_short_way_is_the_way_through_messages(subject: Subject) -> None:
     """For an aggregator in the clear: autograd through ``plain`` and messages give the same values and gradients."""
     if subject.bound.wire is not None:

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_vfl.aggregators import Aggregator, Concat, Mean, PartySide, ServerSide, Sum, Traits
+from lightning_vfl.aggregators import (
+    Aggregator,
+    Concat,
+    Mean,
+    PartySide,
+    PoissonBinomial,
+    ServerSide,
+    Sum,
+    Traits,
+)
 from lightning_vfl.aggregators.clear import ClearParty, EmbeddingWire, PlainServer
 from lightning_vfl.aggregators.messages import gradients_in
 from lightning_vfl.testing import LawBroken, aggregator_laws, check_aggregator
@@ -141,6 +150,14 @@ class Centred(Mean):
         return value - value.mean(0)
 
 
+class WithoutNoise(Mean):
+    """It charges rounds in which nothing is random."""
+
+    @property
+    def accounting(self):
+        return PoissonBinomial().accounting
+
+
 class LeftBehind(Mean):
     """A tensor stays on the CPU."""
 
@@ -186,6 +203,7 @@ BROKEN = {
     "answer and carry are the adjoint of plain": [lambda: WiredMean(party=lambda: Party(factor=2.0))],
     "uncounted parties change nothing and learn nothing": [ForEverybody],
     "rows that a party does not hold do not count": [IgnoringHolders],
+    "what is charged has noise": [WithoutNoise],
     "the short way is the way through messages": [Growing],
     "messages fit their legs": [lambda: WiredMean(bits=16)],
     "hosting together is hosting alone": [lambda: WiredMean(party=lambda: Party(lambda h, place, *_: h + place))],
