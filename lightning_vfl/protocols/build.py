@@ -308,7 +308,7 @@ def try_aggregator(aggregator: Aggregator, width: int, roster: Roster) -> None:
     if aggregator.wire is None and not found.requires_grad:  # a wire has gradients of its own
         raise ConfigurationError(
             f"{who} returns a tensor without a graph, so no party would learn; compute it with torch's operations on "
-            "the embeddings, without numpy, detach or no_grad"
+            "the embeddings, without numpy, detach, no_grad or changes in place"
         )
 
 

@@ -109,7 +109,12 @@ class Detached(Scaled):
         return torch.stack(h).mean(0).detach()
 
 
-@pytest.mark.parametrize("cls", [InNumpy, Detached])
+class InPlace(Scaled):
+    def plain(self, h, roll, present=None):
+        return h[0].add_(h[1])
+
+
+@pytest.mark.parametrize("cls", [InNumpy, Detached, InPlace])
 def test_an_aggregator_without_a_graph(tmp_path, cls):
     module = split(cls())
     with pytest.raises(ConfigurationError, match=f"plain of {cls.__name__} returns a tensor without a graph, so no"):
