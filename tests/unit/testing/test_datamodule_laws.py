@@ -143,8 +143,10 @@ class BySize(SmallClasses):
 
 
 class Forgetful(SmallClasses):
+    """It loads what it has not saved."""
+
     def load_state_dict(self, state_dict):
-        return
+        self.fits = state_dict["fits"]
 
 
 def _of(data):
