@@ -12,7 +12,7 @@ import pytest
 
 from lightning_vfl.commands.light import answer
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.export.manifest import Kind, Protection
+from lightning_vfl.export.manifest import Kind, Missing, Protection
 from lightning_vfl.federation.charter import Budget
 from tests.served import CLEAR, MASKED, PARTIES, Subject
 
@@ -22,7 +22,7 @@ LIGHT += "status = answer(sys.argv[1:]); print('loaded', *({'torch', 'lightning'
 
 @pytest.fixture
 def subject(tmp_path):
-    made = Subject(tmp_path)
+    made = Subject(tmp_path, missing=Missing.SKIP)  # ready means that all parties are connected
     for name in (*PARTIES, "server"):
         (tmp_path / f"{name}.seat.yaml").write_text(f"key: keys/{name}.key\n")
     return made
