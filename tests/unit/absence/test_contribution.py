@@ -129,7 +129,7 @@ def test_intervals_are_quantiles_over_resampled_records():
         z = torch.stack([records.h[m] for m in (0, *coalition)]).mean(0)
         right[coalition] = (module.top(z).argmax(1) == records.labels).numpy()
     shares = []
-    for draw in contribution._resampled(len(records.labels), 50, module.seed):
+    for draw in contribution.resampled(len(records.labels), 50, module.seed):
         v = {coalition: own[draw.numpy()].mean() for coalition, own in right.items()}
         shares.append((v[1,] - v[()]) / 2 + (v[1, 2] - v[2,]) / 2)
     low, high = np.quantile(shares, [0.025, 0.975])
