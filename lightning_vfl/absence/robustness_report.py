@@ -118,7 +118,8 @@ def draw(grid: Cells, metric: str, path: Path) -> Path:
                     axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=7)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        figure.colorbar(picture, label=f"{metric}, worse by")
+        axes.set_title(f"by how much {metric} is worse", loc="left", fontsize=9)
+        figure.colorbar(picture)
         figure.savefig(path, metadata={"Date": None})
     return path
 
@@ -136,15 +137,21 @@ def _cells(table: "pd.DataFrame", by: str) -> Cells:
 
 
 def _show(grid: Cells, title: str) -> None:
+    """Print the grid with its longer side downwards, so that it fits a terminal."""
+    harm = grid.harm.to_numpy()
+    texts = [
+        [grid.text(row, column, f"{value:+.4f}" if value == value else "") for column, value in enumerate(values)]
+        for row, values in enumerate(harm)
+    ]
+    rows, columns = list(grid.harm.index), list(grid.harm.columns)
+    if len(columns) > len(rows):
+        rows, columns, texts = columns, rows, [list(one) for one in zip(*texts, strict=True)]
     printed = Table(title=title, title_justify="left")
     printed.add_column("")
-    for column in grid.harm.columns:
+    for column in columns:
         printed.add_column(str(column), justify="right")
-    for row, (label, values) in enumerate(grid.harm.iterrows()):
-        texts = [grid.text(row, column, f"{value:+.4f}") for column, value in enumerate(values)]
-        printed.add_row(
-            str(label), *("" if value != value else text for value, text in zip(values, texts, strict=True))
-        )
+    for label, row_texts in zip(rows, texts, strict=True):
+        printed.add_row(str(label), *row_texts)
     console().print(printed)
     if grid.unclear is not None:
         print("in brackets: 0 is in the 95 % interval over resampled test records")
