@@ -24,11 +24,6 @@ from tests.own_tables import write_titanic
 from tests.subjects import Blobs
 from tests.unit.aggregators.test_contract import FACTORIES
 
-pytestmark = [  # of models that have hardly trained
-    pytest.mark.filterwarnings("ignore:all .* predictions are alike"),
-    pytest.mark.filterwarnings("ignore:all .* nearly the same probability"),
-]
-
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_exports():

@@ -357,7 +357,6 @@ def test_groups_of_adult_follow_what_is_dropped(tmp_path):
     assert kept.records("test").present.sum(0).tolist() == [84, 42, 42, 28, 28, 28]
 
 
-@pytest.mark.filterwarnings("ignore:all .* nearly the same probability")  # after one step
 def test_a_recipe_says_it_by_short_names(tmp_path):
     write_bank(tmp_path, bank(620))
     assert own_classes()["Groups"] == "lightning_vfl.datamodules.Groups"
