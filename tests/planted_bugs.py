@@ -19,7 +19,7 @@ from time import monotonic
 from tests.bugs import BUGS, Bug
 from tests.packaging.checkout import WINGS, copy_checkout
 
-TIMEOUT = 600  # seconds for the tests of one bug
+TIMEOUT = 1800  # seconds for the tests of one bug, and for those of all bugs before one is planted (about 600)
 
 
 class Copies:
