@@ -17,8 +17,7 @@ from lightning_vfl.align.matching import Rows
 from lightning_vfl.align.session import COMPARER, Reveal, Session
 from lightning_vfl.align.steps import digest_of, mask_list, match_lists, pass_lists, records_at, take_rows
 from lightning_vfl.commands.align_tables import TableFile, check_out, common_words, map_path, write_aligned
-from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import CLI, Command
+from lightning_vfl.commands.alone import AloneCommand, parse_alone
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules.records.party_tables import CSVForm, csv_forms
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -32,7 +31,7 @@ _ABOUT = (
 )
 
 
-class AlignCommand(Command):
+class AlignCommand(AloneCommand):
     """One step of an alignment, or all of them."""
 
     about = _ABOUT
@@ -41,17 +40,14 @@ class AlignCommand(Command):
         parser.add_argument("step", type=str, metavar="STEP", help=", ".join(STEPS))
         parser.add_argument("options", nargs=REMAINDER, metavar="...", help="see align STEP --help")
 
-    def run(self, cli: CLI) -> int:
-        return run_alone([cli.given.step, *(cli.given.options or ())])
+    def work(self, given: Namespace) -> int:
+        return self.run_alone([given.step, *(given.options or ())])
+
+    def run_alone(self, arguments: Sequence[str]) -> int:
+        return _run_step(arguments)
 
 
-def run_alone(arguments: Sequence[str]) -> int:
-    """Run a step in a process without torch and Lightning, whose imports take seconds.
-
-    Raises:
-        UsageError: for arguments that cannot be read.
-        ConfigurationError: if the step cannot be done as asked.
-    """
+def _run_step(arguments: Sequence[str]) -> int:
     step, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
     if step in ("-h", "--help"):
         print(
@@ -65,13 +61,8 @@ def run_alone(arguments: Sequence[str]) -> int:
     if step not in STEPS:
         raise UsageError(f"align needs a step; got '{step}'; {nearest(step, STEPS)}")
     about, add_options, run = STEPS[step]
-
-    def add(parser: ArgumentParser) -> None:
-        parser.description = about
-        add_options(parser)
-
     try:
-        return run(parse_alone(f"align {step}", add, rest))
+        return run(parse_alone(f"align {step}", about, add_options, rest))
     except OSError as error:
         raise ConfigurationError(f"{error}; correct the path") from error
 

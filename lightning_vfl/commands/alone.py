@@ -1,26 +1,62 @@
-"""Read the arguments of a command that runs without torch and Lightning, whose imports take seconds."""
+"""Commands that run without torch and Lightning, whose imports take seconds."""
 
+from abc import abstractmethod
 from argparse import ArgumentError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from jsonargparse import ArgumentParser, Namespace
 
-from lightning_vfl.commands.command import with_both_spellings
+from lightning_vfl.commands.command import CLI, Command, with_both_spellings
 from lightning_vfl.commands.usage import UsageError
+from lightning_vfl.errors import ConfigurationError
 
 
-def parse_alone(command: str, add_options: Callable[[ArgumentParser], None], arguments: Sequence[str]) -> Namespace:
+class AloneCommand(Command):
+    """A command without a recipe, which needs neither torch nor Lightning; its line in the table says ``alone``."""
+
+    def run(self, cli: CLI) -> int:
+        return self.work(cli.given)
+
+    @abstractmethod
+    def work(self, given: Namespace) -> int:
+        """Do the work and return the exit status.
+
+        Args:
+            given: the values of the options.
+
+        Raises:
+            UsageError, ConfigurationError: as ``Command.run``.
+        """
+
+    def run_alone(self, arguments: Sequence[str]) -> int:
+        """Run the command in a process of its own.
+
+        Args:
+            arguments: behind the word.
+
+        Raises:
+            UsageError: for arguments that cannot be read.
+            ConfigurationError: if the work cannot be done as asked.
+        """
+        return self.work(parse_alone(self.name, self.about, self.add_options, arguments))
+
+
+def parse_alone(
+    command: str, about: str, add_options: Callable[[ArgumentParser], None], arguments: Sequence[str]
+) -> Namespace:
     """The values of a command's options; errors are those of the whole program.
 
     Args:
         command: the word on the command line.
+        about: description above the options.
         add_options: adds the options to a parser.
         arguments: behind the word.
 
     Raises:
         UsageError: for arguments that cannot be read.
     """
-    parser = ArgumentParser(prog=f"lightning-vfl {command}", exit_on_error=False)
+    parser = ArgumentParser(prog=f"lightning-vfl {command}", exit_on_error=False, description=about)
     add_options(parser)
     with_both_spellings(parser)
     try:
@@ -30,3 +66,29 @@ def parse_alone(command: str, add_options: Callable[[ArgumentParser], None], arg
 
         message = str(error).replace("are required: ", f"are required: {command}.")  # as the program says it
         raise UsageError(one_line(ParserError(message, parser._option_string_actions))) from None
+
+
+def add_seat(parser: ArgumentParser) -> None:
+    """Add the option for the settings of a host."""
+    parser.add_argument(
+        "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
+    )
+
+
+@contextmanager
+def needing(command: str, extra: str) -> Iterator[None]:
+    """Tell what to install if a package is missing.
+
+    Args:
+        command: that needs it.
+        extra: of this package, which brings it.
+
+    Raises:
+        ConfigurationError: naming the package.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{command} needs the package {error.name}; pip install 'lightning-vfl[{extra}]'"
+        ) from None

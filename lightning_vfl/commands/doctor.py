@@ -1,13 +1,10 @@
 """``lightning-vfl doctor``: whether this host can take part in a federation, step by step."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import CLI, Command
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.commands.alone import AloneCommand, add_seat, needing
 
 _ABOUT = (
     "Try every step from this host into a federation, without training: disk, table, certificates, key, proxy, name, "
@@ -16,58 +13,35 @@ _ABOUT = (
 )
 
 
-class DoctorCommand(Command):
+class DoctorCommand(AloneCommand):
     """Try the steps and print them."""
 
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        _add_options(parser)
+        parser.add_argument("federation", type=str, metavar="FEDERATION", help="federation.yaml, the same on all hosts")
+        parser.add_argument("--name", type=str, help="the party of this host; without it, this host is the server's")
+        add_seat(parser)
+        parser.add_argument("--folder", type=str, default="runs", help="where the run writes (default: runs)")
+        parser.add_argument("--table", type=str, metavar="FILE", help="the table of this host: CSV or Parquet")
+        parser.add_argument("--id_column", type=str, default="id", help="column of the ids")
+        parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
+        parser.add_argument("--encoding", type=str, default="utf-8", help="of the text of a CSV file")
 
-    def run(self, cli: CLI) -> int:
-        return _run(cli.given)
+    def work(self, given: Namespace) -> int:
+        with needing("doctor", "federation"):
+            from lightning_vfl.federation.doctor import Doctor
 
-
-def run_alone(arguments: Sequence[str]) -> int:
-    """Run the command in a process without torch and Lightning.
-
-    Raises:
-        UsageError: for arguments that cannot be read.
-        ConfigurationError: if gRPC is not installed.
-    """
-    return _run(parse_alone("doctor", _add_options, arguments))
-
-
-def _add_options(parser: ArgumentParser) -> None:
-    parser.description = _ABOUT
-    parser.add_argument("federation", type=str, metavar="FEDERATION", help="federation.yaml, the same on all hosts")
-    parser.add_argument("--name", type=str, help="the party of this host; without it, this host is the server's")
-    parser.add_argument(
-        "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
-    )
-    parser.add_argument("--folder", type=str, default="runs", help="where the run writes (default: runs)")
-    parser.add_argument("--table", type=str, metavar="FILE", help="the table of this host: CSV or Parquet")
-    parser.add_argument("--id_column", type=str, default="id", help="column of the ids")
-    parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
-    parser.add_argument("--encoding", type=str, default="utf-8", help="of the text of a CSV file")
-
-
-def _run(given: Namespace) -> int:
-    try:
-        from lightning_vfl.federation.doctor import Doctor
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"doctor needs the package {error.name}; pip install 'lightning-vfl[federation]'"
-        ) from None
-
-    table = None if given.table is None else lambda: _look_at_table(given)
-    failed = False
-    for finding in Doctor(Path(given.federation), Path(given.seat), given.name, Path(given.folder), table).findings():
-        failed |= not finding.fine
-        outcome = "ok" if finding.fine else "FAILED"
-        line = " ".join(finding.line.split())
-        print(f"{outcome:6}  {finding.step:15}  {line}", flush=True)
-    return int(failed)
+        table = None if given.table is None else lambda: _look_at_table(given)
+        failed = False
+        for finding in Doctor(
+            Path(given.federation), Path(given.seat), given.name, Path(given.folder), table
+        ).findings():
+            failed |= not finding.fine
+            outcome = "ok" if finding.fine else "FAILED"
+            line = " ".join(finding.line.split())
+            print(f"{outcome:6}  {finding.step:15}  {line}", flush=True)
+        return int(failed)
 
 
 def _look_at_table(given: Namespace) -> str:

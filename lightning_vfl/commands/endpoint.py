@@ -1,17 +1,13 @@
 """``lightning-vfl endpoint``: a party answers requests for predictions from its half."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
-from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import CLI, Command
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.commands.alone import AloneCommand, add_seat, needing
 from lightning_vfl.export.manifest import Engine
 from lightning_vfl.federation.charter import Charter, SeatFile
 
@@ -22,26 +18,49 @@ _ABOUT = (
 )
 
 
-class EndpointCommand(Command):
+class EndpointCommand(AloneCommand):
     """Read half and table, and answer until a signal comes."""
 
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        _add_options(parser)
+        parser.add_argument("half", type=str, metavar="HALF", help="folder of the party's exported half")
+        parser.add_argument(
+            "--table", type=str, required=True, metavar="FILE", help="the records: CSV, Parquet or arrays"
+        )
+        parser.add_argument(
+            "--training", type=str, metavar="FILE", help="the records of training: drift against them is in the log"
+        )
+        parser.add_argument("--id_column", type=str, default="id", help="column of the ids")
+        parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
+        parser.add_argument("--encoding", type=str, default="utf-8", help="of the text of a CSV file")
+        parser.add_argument(
+            "--leave_out",
+            type=str,
+            nargs="+",
+            default=[],
+            metavar="COLUMN",
+            help="columns that are no features: labels",
+        )
+        parser.add_argument("--work_dir", type=str, help="folder in which the records are indexed; default: temporary")
+        add_host_options(parser)
 
-    def run(self, cli: CLI) -> int:
-        return _run(cli.given)
+    def work(self, given: Namespace) -> int:
+        with needing("endpoint", "serving"):
+            from lightning_vfl.serving.endpoint import Endpoint
+            from lightning_vfl.serving.party_half import Records, ServedParty
+            from lightning_vfl.serving.processes import run_endpoint
 
-
-def run_alone(arguments: Sequence[str]) -> int:
-    """Run the command in a process without torch and Lightning.
-
-    Raises:
-        UsageError: for arguments that cannot be read.
-        ConfigurationError: for a half, a table or a charter that do not fit together.
-    """
-    return _run(parse_alone("endpoint", _add_options, arguments))
+        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        table = Path(given.table)
+        records = Records(table, given.id_column, given.separator, given.encoding, given.leave_out, given.work_dir)
+        half = ServedParty(Path(given.half), records, Engine(given.engine))
+        drift = half.drift(replace(records, path=Path(given.training))) if given.training else None
+        endpoint = Endpoint(half, charter, seat, drift)
+        print(f"party {endpoint.name}: {len(half):,} records, model {half.manifest.model[:12]}", flush=True)
+        print(endpoint.in_the_clear, *filter(None, [endpoint.limits]), sep="\n", flush=True)
+        asyncio.run(run_endpoint(endpoint))
+        return 0
 
 
 def add_host_options(parser: ArgumentParser) -> None:
@@ -49,57 +68,5 @@ def add_host_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--federation", type=str, default="federation.yaml", help="the same on all hosts (default: federation.yaml)"
     )
-    parser.add_argument(
-        "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
-    )
+    add_seat(parser)
     parser.add_argument("--engine", type=Literal["onnx", "torch"], default="onnx", help="what runs the program")
-
-
-def _add_options(parser: ArgumentParser) -> None:
-    parser.description = _ABOUT
-    parser.add_argument("half", type=str, metavar="HALF", help="folder of the party's exported half")
-    parser.add_argument("--table", type=str, required=True, metavar="FILE", help="the records: CSV, Parquet or arrays")
-    parser.add_argument(
-        "--training", type=str, metavar="FILE", help="the records of training: drift against them is in the log"
-    )
-    parser.add_argument("--id_column", type=str, default="id", help="column of the ids")
-    parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
-    parser.add_argument("--encoding", type=str, default="utf-8", help="of the text of a CSV file")
-    parser.add_argument(
-        "--leave_out", type=str, nargs="+", default=[], metavar="COLUMN", help="columns that are no features: labels"
-    )
-    parser.add_argument("--work_dir", type=str, help="folder in which the records are indexed; default: temporary")
-    add_host_options(parser)
-
-
-@contextmanager
-def needing_serving(command: str) -> Iterator[None]:
-    """Tell what to install if a package is missing.
-
-    Raises:
-        ConfigurationError: naming the package.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{command} needs the package {error.name}; pip install 'lightning-vfl[serving]'"
-        ) from None
-
-
-def _run(given: Namespace) -> int:
-    with needing_serving("endpoint"):
-        from lightning_vfl.serving.endpoint import Endpoint
-        from lightning_vfl.serving.party_half import Records, ServedParty
-        from lightning_vfl.serving.processes import run_endpoint
-
-    charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
-    table = Path(given.table)
-    records = Records(table, given.id_column, given.separator, given.encoding, given.leave_out, given.work_dir)
-    half = ServedParty(Path(given.half), records, Engine(given.engine))
-    drift = half.drift(replace(records, path=Path(given.training))) if given.training else None
-    endpoint = Endpoint(half, charter, seat, drift)
-    print(f"party {endpoint.name}: {len(half):,} records, model {half.manifest.model[:12]}", flush=True)
-    print(endpoint.in_the_clear, *filter(None, [endpoint.limits]), sep="\n", flush=True)
-    asyncio.run(run_endpoint(endpoint))
-    return 0

@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser
 
 from lightning_vfl.callbacks import PredictionWriter, PrivacyBudget
 from lightning_vfl.callbacks.injector import FaultInjector
+from lightning_vfl.commands.alone import add_seat
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.one_line import one_line
 from lightning_vfl.commands.run_config import RUNS
@@ -138,9 +139,7 @@ def _add_method(parser: ArgumentParser) -> None:
 
 def _add_federation(parser: ArgumentParser) -> None:
     parser.add_argument("federation", type=str, metavar="FEDERATION", help="federation.yaml, the same on all hosts")
-    parser.add_argument(
-        "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
-    )
+    add_seat(parser)
     parser.add_argument("--relay", type=str, default=None, help="socket at which a relay calls, such as a Flower app")
 
 

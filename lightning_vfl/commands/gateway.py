@@ -1,15 +1,13 @@
 """``lightning-vfl gateway``: the server answers requests for predictions over HTTP."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
 from lightning_vfl.checks import positive
-from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import CLI, Command
-from lightning_vfl.commands.endpoint import add_host_options, needing_serving
+from lightning_vfl.commands.alone import AloneCommand, needing
+from lightning_vfl.commands.endpoint import add_host_options
 from lightning_vfl.export.manifest import Engine
 from lightning_vfl.federation.charter import Charter, SeatFile
 
@@ -20,58 +18,43 @@ _ABOUT = (
 )
 
 
-class GatewayCommand(Command):
+class GatewayCommand(AloneCommand):
     """Read the server's half, wait for the parties, and answer until a signal comes."""
 
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        _add_options(parser)
+        parser.add_argument(
+            "half", type=str, nargs="+", metavar="HALF", help="folder of the server's exported half; of each version"
+        )
+        parser.add_argument(
+            "--training", type=str, metavar="FILE", help="predictions of training records (CSV): /metrics has the drift"
+        )
+        parser.add_argument("--http", type=str, default="127.0.0.1:8080", help="host:port for requests, without TLS")
+        parser.add_argument(
+            "--deadline_ms", type=float, default=1000.0, help="time that the parties have for an answer"
+        )
+        parser.add_argument("--gather_ms", type=float, default=2.0, help="longest time in which requests are joined")
+        parser.add_argument(
+            "--batch_size", type=int, default=4096, help="records that the parties are asked for together"
+        )
+        add_host_options(parser)
 
-    def run(self, cli: CLI) -> int:
-        return _run(cli.given)
+    def work(self, given: Namespace) -> int:
+        with needing("gateway", "serving"):
+            from lightning_vfl.serving.drift import training_predictions
+            from lightning_vfl.serving.gateway import Gateway
+            from lightning_vfl.serving.processes import run_gateway
+            from lightning_vfl.serving.server_half import ServedServer
 
-
-def run_alone(arguments: Sequence[str]) -> int:
-    """Run the command in a process without torch and Lightning.
-
-    Raises:
-        UsageError: for arguments that cannot be read.
-        ConfigurationError: for a half and a charter that do not fit together, and an address that is taken.
-    """
-    return _run(parse_alone("gateway", _add_options, arguments))
-
-
-def _add_options(parser: ArgumentParser) -> None:
-    parser.description = _ABOUT
-    parser.add_argument(
-        "half", type=str, nargs="+", metavar="HALF", help="folder of the server's exported half; of each version"
-    )
-    parser.add_argument(
-        "--training", type=str, metavar="FILE", help="predictions of training records (CSV): /metrics has the drift"
-    )
-    parser.add_argument("--http", type=str, default="127.0.0.1:8080", help="host:port for requests, without TLS")
-    parser.add_argument("--deadline_ms", type=float, default=1000.0, help="time that the parties have for an answer")
-    parser.add_argument("--gather_ms", type=float, default=2.0, help="longest time in which requests are joined")
-    parser.add_argument("--batch_size", type=int, default=4096, help="records that the parties are asked for together")
-    add_host_options(parser)
-
-
-def _run(given: Namespace) -> int:
-    with needing_serving("gateway"):
-        from lightning_vfl.serving.drift import training_predictions
-        from lightning_vfl.serving.gateway import Gateway
-        from lightning_vfl.serving.processes import run_gateway
-        from lightning_vfl.serving.server_half import ServedServer
-
-    positive("--deadline_ms", given.deadline_ms)
-    positive("--gather_ms", given.gather_ms)
-    positive("--batch_size", given.batch_size, whole=True)
-    charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
-    servers = [ServedServer(Path(half), Engine(given.engine)) for half in given.half]
-    gateway = Gateway(servers, charter, seat, given.deadline_ms / 1000)
-    if given.training:
-        gateway.measure_drift(training_predictions(Path(given.training)))
-    with needing_serving("gateway"):
-        asyncio.run(run_gateway(gateway, given.http, given.gather_ms / 1000, given.batch_size))
-    return 0
+        positive("--deadline_ms", given.deadline_ms)
+        positive("--gather_ms", given.gather_ms)
+        positive("--batch_size", given.batch_size, whole=True)
+        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        servers = [ServedServer(Path(half), Engine(given.engine)) for half in given.half]
+        gateway = Gateway(servers, charter, seat, given.deadline_ms / 1000)
+        if given.training:
+            gateway.measure_drift(training_predictions(Path(given.training)))
+        with needing("gateway", "serving"):
+            asyncio.run(run_gateway(gateway, given.http, given.gather_ms / 1000, given.batch_size))
+        return 0

@@ -1,11 +1,8 @@
 """``lightning-vfl identity``: the key and the certificate of a server or a party."""
 
-from collections.abc import Sequence
-
 from jsonargparse import ArgumentParser, Namespace
 
-from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import CLI, Command
+from lightning_vfl.commands.alone import AloneCommand
 from lightning_vfl.federation.identity import make_identity, paths, renew_identity
 
 _ABOUT = (
@@ -17,45 +14,28 @@ _ABOUT = (
 )
 
 
-class IdentityCommand(Command):
+class IdentityCommand(AloneCommand):
     """Make key and certificate and write them."""
 
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        _add_options(parser)
+        parser.add_argument("name", type=str, metavar="NAME", help="name of the server or the party in federation.yaml")
+        parser.add_argument("--out", type=str, default="keys", help="folder of the files; made if it does not exist")
+        parser.add_argument(
+            "--renew", action="store_true", help="in place of the identity that is there, which is kept"
+        )
 
-    def run(self, cli: CLI) -> int:
-        return _run(cli.given)
-
-
-def run_alone(arguments: Sequence[str]) -> int:
-    """Run the command in a process without torch and Lightning, whose imports take seconds.
-
-    Raises:
-        UsageError: for arguments that cannot be read.
-        ConfigurationError: for a name that is not allowed, and files that exist.
-    """
-    return _run(parse_alone("identity", _add_options, arguments))
-
-
-def _add_options(parser: ArgumentParser) -> None:
-    parser.description = _ABOUT
-    parser.add_argument("name", type=str, metavar="NAME", help="name of the server or the party in federation.yaml")
-    parser.add_argument("--out", type=str, default="keys", help="folder of the files; made if it does not exist")
-    parser.add_argument("--renew", action="store_true", help="in place of the identity that is there, which is kept")
-
-
-def _run(given: Namespace) -> int:
-    kept = None
-    if given.renew:
-        made, kept = renew_identity(given.name, given.out)
-    else:
-        made = make_identity(given.name, given.out)
-    key, certificate = paths(given.name, given.out)
-    print(f"{key}: private key; keep it on this host")
-    print(f"{certificate}: certificate; give it to all other hosts")
-    print(f"sha256 fingerprint: {made.certificate.fingerprint}")
-    if kept is not None:
-        print(f"{kept[0]}, {kept[1]}: the old identity, which is refused where the new certificate is")
-    return 0
+    def work(self, given: Namespace) -> int:
+        kept = None
+        if given.renew:
+            made, kept = renew_identity(given.name, given.out)
+        else:
+            made = make_identity(given.name, given.out)
+        key, certificate = paths(given.name, given.out)
+        print(f"{key}: private key; keep it on this host")
+        print(f"{certificate}: certificate; give it to all other hosts")
+        print(f"sha256 fingerprint: {made.certificate.fingerprint}")
+        if kept is not None:
+            print(f"{kept[0]}, {kept[1]}: the old identity, which is refused where the new certificate is")
+        return 0

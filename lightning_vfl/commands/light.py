@@ -4,7 +4,7 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
 from lightning_vfl import __version__
 from lightning_vfl.commands.short_help import short_help
@@ -12,13 +12,14 @@ from lightning_vfl.commands.table import COMMANDS, no_command, unknown_command
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError, nearest
 
+if TYPE_CHECKING:
+    from lightning_vfl.commands.alone import AloneCommand
+
 ABOUT = (
     "Vertical federated learning. A run is described by recipes that overlay: --config data/digits --config "
     "protocol/mean."
 )
 MORE = "lightning-vfl COMMAND --help describes the options of a command."
-
-_ALONE = ("align", "doctor", "endpoint", "gateway", "identity", "score", "status")  # commands with a function run_alone
 
 
 def answer(arguments: Sequence[str]) -> int | None:
@@ -42,19 +43,20 @@ def answer(arguments: Sequence[str]) -> int | None:
                 print(_completion(first, rest))
             case "list" if not any(word.startswith("-") for word in rest):
                 print(*_recipes(rest), sep="\n")
-            case command if command in _ALONE:
+            case command if command in COMMANDS and COMMANDS[command].alone:
                 if command == "align":
                     _import_numpy()
-                module = import_module(f"lightning_vfl.commands.{command}")  # 0.3 s, which other answers do not need
-                status: int = module.run_alone(rest)
-                return status
+                from lightning_vfl.commands.command import loaded  # 0.3 s, which other answers do not need
+
+                return cast("AloneCommand", loaded(command)).run_alone(rest)
             case word if word and not word.startswith("-") and word not in COMMANDS:
                 raise ConfigurationError(unknown_command(word))
             case _:
                 return None
     except ConfigurationError as error:
         print(f"lightning-vfl: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1 if first in _ALONE and not isinstance(error, UsageError) else 2
+        alone = first in COMMANDS and COMMANDS[first].alone
+        return 1 if alone and not isinstance(error, UsageError) else 2
     return 0
 
 

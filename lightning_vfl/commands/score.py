@@ -8,8 +8,7 @@ from typing import Literal
 from jsonargparse import ArgumentParser, Namespace
 from lightning_utilities.core.rank_zero import rank_zero_only
 
-from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import CLI, Command
+from lightning_vfl.commands.alone import AloneCommand
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Engine
@@ -23,88 +22,86 @@ _ABOUT = (
 )
 
 
-class ScoreCommand(Command):
+class ScoreCommand(AloneCommand):
     """Read the folders and tables, and write the predictions."""
 
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        _add_options(parser)
+        parser.add_argument(
+            "folders", type=str, nargs="+", metavar="FOLDER", help="folders of all parties and the server"
+        )
+        parser.add_argument(
+            "--tables",
+            type=str,
+            nargs="+",
+            required=True,
+            metavar="PARTY=FILE",
+            help="the file of each party's records",
+        )
+        parser.add_argument("--out", type=str, default="predictions.csv", help="file to write, .csv or .parquet")
+        parser.add_argument("--engine", type=Literal["onnx", "torch"], default="onnx", help="what runs the programs")
+        parser.add_argument(
+            "--id_column", type=str | dict[str, str], default="id", help="column of the ids, or PARTY: COLUMN, ..."
+        )
+        parser.add_argument(
+            "--separator",
+            type=str | dict[str, str],
+            default=",",
+            help="between fields of a CSV file, or PARTY: TEXT, ...",
+        )
+        parser.add_argument(
+            "--encoding", type=str | dict[str, str], default="utf-8", help="of CSV files, or PARTY: ENCODING, ..."
+        )
+        parser.add_argument(
+            "--leave_out",
+            type=str,
+            nargs="+",
+            default=[],
+            metavar="COLUMN",
+            help="columns that are no features: labels",
+        )
+        parser.add_argument(
+            "--records_of", type=str, help="overlap: keep: the party whose records are predicted; default: all records"
+        )
+        parser.add_argument("--batch_size", type=int, default=4096, help="records that are run together")
+        parser.add_argument("--work_dir", type=str, help="folder in which large tables are encoded; default: temporary")
 
-    def run(self, cli: CLI) -> int:
-        return _run(cli.given)
+    def run_alone(self, arguments: Sequence[str]) -> int:
+        # Lightning would set it: notes on records are printed by the process of rank 0
+        rank_zero_only.rank = 0  # type: ignore[attr-defined]  # how the package says to set it
+        notes = logging.getLogger("lightning_utilities.core.rank_zero")
+        notes.addHandler(logging.StreamHandler())
+        notes.setLevel(logging.INFO)
+        try:
+            return super().run_alone(arguments)
+        except OSError as error:
+            raise ConfigurationError(f"{error}; correct the path") from error
 
-
-def run_alone(arguments: Sequence[str]) -> int:
-    """Run the command in a process without torch and Lightning, whose imports take seconds.
-
-    Raises:
-        UsageError: for arguments that cannot be read.
-        ConfigurationError: if the work cannot be done as asked.
-    """
-    given = parse_alone("score", _add_options, arguments)
-    # Lightning would set it: notes on records are printed by the process of rank 0
-    rank_zero_only.rank = 0  # type: ignore[attr-defined]  # how the package says to set it
-    notes = logging.getLogger("lightning_utilities.core.rank_zero")
-    notes.addHandler(logging.StreamHandler())
-    notes.setLevel(logging.INFO)
-    try:
-        return _run(given)
-    except OSError as error:
-        raise ConfigurationError(f"{error}; correct the path") from error
-
-
-def _add_options(parser: ArgumentParser) -> None:
-    parser.description = _ABOUT
-    parser.add_argument("folders", type=str, nargs="+", metavar="FOLDER", help="folders of all parties and the server")
-    parser.add_argument(
-        "--tables", type=str, nargs="+", required=True, metavar="PARTY=FILE", help="the file of each party's records"
-    )
-    parser.add_argument("--out", type=str, default="predictions.csv", help="file to write, .csv or .parquet")
-    parser.add_argument("--engine", type=Literal["onnx", "torch"], default="onnx", help="what runs the programs")
-    parser.add_argument(
-        "--id_column", type=str | dict[str, str], default="id", help="column of the ids, or PARTY: COLUMN, ..."
-    )
-    parser.add_argument(
-        "--separator", type=str | dict[str, str], default=",", help="between fields of a CSV file, or PARTY: TEXT, ..."
-    )
-    parser.add_argument(
-        "--encoding", type=str | dict[str, str], default="utf-8", help="of CSV files, or PARTY: ENCODING, ..."
-    )
-    parser.add_argument(
-        "--leave_out", type=str, nargs="+", default=[], metavar="COLUMN", help="columns that are no features: labels"
-    )
-    parser.add_argument(
-        "--records_of", type=str, help="overlap: keep: the party whose records are predicted; default: all records"
-    )
-    parser.add_argument("--batch_size", type=int, default=4096, help="records that are run together")
-    parser.add_argument("--work_dir", type=str, help="folder in which large tables are encoded; default: temporary")
-
-
-def _run(given: Namespace) -> int:
-    out = Path(given.out)
-    check_ending(out)
-    refuse_unwritable(out)
-    tables = {}
-    for word in given.tables:
-        party, equals, path = word.partition("=")
-        if not (party and equals and path) or party in tables:
-            raise UsageError(f"--tables takes PARTY=FILE, once for each party; got {word}")
-        tables[party] = Path(path)
-    folders = [Path(folder) for folder in given.folders]
-    table = score(
-        folders,
-        tables,
-        Engine(given.engine),
-        id_column=given.id_column,
-        separator=given.separator,
-        encoding=given.encoding,
-        leave_out=given.leave_out,
-        records_of=given.records_of,
-        batch_size=given.batch_size,
-        work_dir=given.work_dir,
-        out=out,
-    )
-    write_predictions(table, out)
-    print(f"{len(table):,} predictions: {out}")
-    return 0
+    def work(self, given: Namespace) -> int:
+        out = Path(given.out)
+        check_ending(out)
+        refuse_unwritable(out)
+        tables = {}
+        for word in given.tables:
+            party, equals, path = word.partition("=")
+            if not (party and equals and path) or party in tables:
+                raise UsageError(f"--tables takes PARTY=FILE, once for each party; got {word}")
+            tables[party] = Path(path)
+        folders = [Path(folder) for folder in given.folders]
+        table = score(
+            folders,
+            tables,
+            Engine(given.engine),
+            id_column=given.id_column,
+            separator=given.separator,
+            encoding=given.encoding,
+            leave_out=given.leave_out,
+            records_of=given.records_of,
+            batch_size=given.batch_size,
+            work_dir=given.work_dir,
+            out=out,
+        )
+        write_predictions(table, out)
+        print(f"{len(table):,} predictions: {out}")
+        return 0

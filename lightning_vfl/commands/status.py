@@ -1,12 +1,10 @@
 """``lightning-vfl status``: who is there in a federation, since when, and what is awaited."""
 
-from collections.abc import Sequence
 from time import localtime, strftime
 
 from jsonargparse import ArgumentParser, Namespace
 
-from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.command import CLI, Command
+from lightning_vfl.commands.alone import AloneCommand, add_seat
 from lightning_vfl.errors import ConfigurationError, printable
 from lightning_vfl.federation.charter import Charter, SeatFile
 from lightning_vfl.federation.watch import Peer, State, ask
@@ -17,51 +15,30 @@ _ABOUT = (
 )
 
 
-class StatusCommand(Command):
+class StatusCommand(AloneCommand):
     """Ask the process of this host."""
 
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        _add_options(parser)
+        parser.add_argument("federation", type=str, metavar="FEDERATION", help="federation.yaml, the same on all hosts")
+        add_seat(parser)
 
-    def run(self, cli: CLI) -> int:
-        return _run(cli.given)
-
-
-def run_alone(arguments: Sequence[str]) -> int:
-    """Run the command in a process without torch and Lightning.
-
-    Raises:
-        UsageError: for arguments that cannot be read.
-        ConfigurationError: if no process answers.
-    """
-    return _run(parse_alone("status", _add_options, arguments))
-
-
-def _add_options(parser: ArgumentParser) -> None:
-    parser.description = _ABOUT
-    parser.add_argument("federation", type=str, metavar="FEDERATION", help="federation.yaml, the same on all hosts")
-    parser.add_argument(
-        "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
-    )
-
-
-def _run(given: Namespace) -> int:
-    charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
-    if seat.metrics is None:
-        raise ConfigurationError(
-            f"{given.seat} has no address to ask; add metrics: 127.0.0.1:9100 and start the process again"
-        )
-    state = ask(seat.metrics)
-    if state.federation != charter.federation:
-        raise ConfigurationError(
-            f"the process at {seat.metrics} is of the federation {printable(state.federation)}, not of "
-            f"{charter.federation}; check metrics of {given.seat}"
-        )
-    for line in lines(state):
-        print(printable(line))
-    return 0
+    def work(self, given: Namespace) -> int:
+        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        if seat.metrics is None:
+            raise ConfigurationError(
+                f"{given.seat} has no address to ask; add metrics: 127.0.0.1:9100 and start the process again"
+            )
+        state = ask(seat.metrics)
+        if state.federation != charter.federation:
+            raise ConfigurationError(
+                f"the process at {seat.metrics} is of the federation {printable(state.federation)}, not of "
+                f"{charter.federation}; check metrics of {given.seat}"
+            )
+        for line in lines(state):
+            print(printable(line))
+        return 0
 
 
 def lines(state: State) -> list[str]:

@@ -13,11 +13,13 @@ class Entry:
         path: module in this folder, and class of the command.
         about: one line of help.
         method: of Lightning's trainer, whose options the command takes beside those of a recipe; empty: it reads none.
+        alone: it is an ``AloneCommand``, which needs neither torch nor Lightning.
     """
 
     path: str
     about: str
     method: str = ""
+    alone: bool = False
 
 
 COMMANDS = {
@@ -34,9 +36,15 @@ COMMANDS = {
         "robustness.RobustnessCommand", "Measure a model with each party absent, corrupted or misaligned.", "test"
     ),
     "export": Entry("export.ExportCommand", "Write each party's half of a trained model as programs."),
-    "score": Entry("score.ScoreCommand", "Predict new records with exported halves, without training code."),
-    "endpoint": Entry("endpoint.EndpointCommand", "Answer requests for predictions as one party, from its half."),
-    "gateway": Entry("gateway.GatewayCommand", "Answer requests for predictions over HTTP, with all parties."),
+    "score": Entry(
+        "score.ScoreCommand", "Predict new records with exported halves, without training code.", alone=True
+    ),
+    "endpoint": Entry(
+        "endpoint.EndpointCommand", "Answer requests for predictions as one party, from its half.", alone=True
+    ),
+    "gateway": Entry(
+        "gateway.GatewayCommand", "Answer requests for predictions over HTTP, with all parties.", alone=True
+    ),
     "study": Entry("study.StudyCommand", "Run a grid of recipes, overrides and seeds; write a table and figures."),
     "plot": Entry("plot.PlotCommand", "Draw the summary and figures of a study again, without running it."),
     "report": Entry("report.ReportCommand", "Write one HTML page of a run: results, curves, traffic, privacy, recipe."),
@@ -49,10 +57,18 @@ COMMANDS = {
     "serve": Entry("federation.ServeCommand", "Run the server of a federation of hosts.", "fit"),
     "party": Entry("federation.PartyCommand", "Run one party of a federation of hosts.", "fit"),
     "replay": Entry("replay.ReplayCommand", "Simulate what a federation has recorded, to the same bits.", "fit"),
-    "identity": Entry("identity.IdentityCommand", "Generate the key and the certificate of one host of a federation."),
-    "doctor": Entry("doctor.DoctorCommand", "Try every step from this host into a federation, and say what to cure."),
-    "status": Entry("status.StatusCommand", "Say who is there in a running federation, and who is awaited."),
-    "align": Entry("align.AlignCommand", "Find the records that parties have in common, without showing the others."),
+    "identity": Entry(
+        "identity.IdentityCommand", "Generate the key and the certificate of one host of a federation.", alone=True
+    ),
+    "doctor": Entry(
+        "doctor.DoctorCommand", "Try every step from this host into a federation, and say what to cure.", alone=True
+    ),
+    "status": Entry(
+        "status.StatusCommand", "Say who is there in a running federation, and who is awaited.", alone=True
+    ),
+    "align": Entry(
+        "align.AlignCommand", "Find the records that parties have in common, without showing the others.", alone=True
+    ),
     "cut": Entry("cut.CutCommand", "Write a data set as one table a party, one of labels, and a recipe for them."),
     "list": Entry("recipe_list.ListCommand", "List the packaged recipes, with a line for each."),
 }

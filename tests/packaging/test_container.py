@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from lightning_vfl.commands.alone import parse_alone
-from lightning_vfl.commands.endpoint import _add_options as of_endpoint
-from lightning_vfl.commands.gateway import _add_options as of_gateway
+from lightning_vfl.commands.command import loaded
 from lightning_vfl.export.manifest import Missing
 from tests.packaging.checkout import ROOT
 from tests.served import DRAWN, NOISY, PARTIES, Subject
@@ -75,8 +74,7 @@ def test_the_commands_and_options_exist():
     parsed = {}
     for service in COMPOSE["services"].values():
         command, *arguments = service["command"]
-        add_options = {"gateway": of_gateway, "endpoint": of_endpoint}[command]
-        parsed[command] = parse_alone(command, add_options, arguments)
+        parsed[command] = parse_alone(command, "", loaded(command).add_options, arguments)
     assert parsed["gateway"].http == "0.0.0.0:8080"
     assert parsed["endpoint"].work_dir == "/tmp"
 
