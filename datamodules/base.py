@@ -457,6 +457,5 @@ class VerticalDataModule(SeatedDataModule, ABC):
         if known:
             rank_zero_warn(
                 f"the model was trained on {known:,} of the {len(ids):,} test records, so its test scores are too "
-                f"good; leave "
-                "them out, or give the training data and settings unchanged"
+                "good; leave them out, or give the training data and settings unchanged"
             )

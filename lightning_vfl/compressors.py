@@ -166,8 +166,7 @@ def unpacked(compressor: Compressor, piece: Tensor, width: int, which: str) -> T
     if piece.dtype != torch.uint8 or piece.dim() != 2 or piece.shape[1] != size:
         raise MalformedMessage(
             f"{which} are {piece.dtype} of shape {tuple(piece.shape)} where {size} bytes of each record were "
-            f"expected; all "
-            "must run the same recipe"
+            "expected; all must run the same recipe"
         )
     rows = torch.split(piece, [part.size for part in parts], dim=1)
     tensors = [

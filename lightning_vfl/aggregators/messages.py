@@ -56,8 +56,7 @@ def check_message(
     if message.kind != kind or message.to != to:
         raise MalformedMessage(
             f"{_parties(senders)} sent '{message.kind}' to {message.to} where '{kind}' to {to} was expected; all "
-            f"must run "
-            "the same recipe"
+            "must run the same recipe"
         )
     if message.round is not None and message.round != names:
         raise MalformedMessage(
@@ -71,8 +70,7 @@ def check_message(
     if given != alongside:
         raise MalformedMessage(
             f"{_parties(senders)} sent {given or 'nothing'} alongside '{kind}' where {alongside or 'nothing'} was "
-            f"expected; "
-            "all must run the same recipe"
+            "expected; all must run the same recipe"
         )
     front = _front(message, holders, parties) if to == "peers" else ()
     if dtype is None:
@@ -90,8 +88,7 @@ def check_message(
         if piece.shape != (*front, *shapes[sender]):
             raise MalformedMessage(
                 f"'{kind}' of party {sender} has shape {tuple(piece.shape)} where {(*front, *shapes[sender])} was "
-                f"expected; "
-                "all must run the same recipe"
+                "expected; all must run the same recipe"
             )
     if isinstance(required, int):
         if len(seen) < required:

@@ -64,8 +64,8 @@ class Session:
             raise ConfigurationError("--reveal label-party and --label-party belong together; give both")
         if self.label_party is not None and self.label_party not in self.parties:
             raise ConfigurationError(
-                f"--label-party {self.label_party} is not one of the parties {', '.join(self.parties)}; give one "
-                f"of them"
+                f"--label-party {self.label_party} is not one of the parties {', '.join(self.parties)}; "
+                "give one of them"
             )
 
     @cached_property

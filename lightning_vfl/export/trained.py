@@ -64,7 +64,6 @@ def _protocol(path: Path, content: Mapping[str, Any], trusted: Sequence[str]) ->
     if not isinstance(found, type) or not issubclass(found, VFLModule):
         raise ConfigurationError(
             f"{path} was trained with the protocol {named or short}, which is not a protocol of this toolkit; "
-            f"export the "
-            "module in Python (lightning_vfl.export.write.export_model)"
+            "export the module in Python (lightning_vfl.export.write.export_model)"
         )
     return found

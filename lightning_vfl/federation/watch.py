@@ -86,24 +86,31 @@ class State:
         peers = self.peers.items()
         there = {name: int(one.connected) for name, one in peers if one.connected is not None}
         lines = [
-            *_family("started_seconds", "gauge", "", {"": self.started}),
-            *_family("waiting_seconds", "gauge", "", {"": self.waited or 0.0}),
-            *_family("peer_connected", "gauge", "peer", there),
-            *_family("peer_awaited", "gauge", "peer", {name: int(one.awaited) for name, one in peers}),
-            *_family("peer_losses_total", "counter", "peer", {name: one.losses for name, one in peers}),
-            *_family("rounds_total", "counter", "stage", self.rounds),
-            *_family("rounds_given_up_total", "counter", "", {"": self.given_up}),
-            *_family("leg_bytes_total", "counter", "leg", self.traffic),
+            *family(f"{_PREFIX}_started_seconds", "gauge", "", {"": self.started}),
+            *family(f"{_PREFIX}_waiting_seconds", "gauge", "", {"": self.waited or 0.0}),
+            *family(f"{_PREFIX}_peer_connected", "gauge", "peer", there),
+            *family(f"{_PREFIX}_peer_awaited", "gauge", "peer", {name: int(one.awaited) for name, one in peers}),
+            *family(f"{_PREFIX}_peer_losses_total", "counter", "peer", {name: one.losses for name, one in peers}),
+            *family(f"{_PREFIX}_rounds_total", "counter", "stage", self.rounds),
+            *family(f"{_PREFIX}_rounds_given_up_total", "counter", "", {"": self.given_up}),
+            *family(f"{_PREFIX}_leg_bytes_total", "counter", "leg", self.traffic),
         ]
         return "\n".join(lines) + "\n"
 
 
-def _family(name: str, kind: str, label: str, samples: Mapping[str, float]) -> Iterable[str]:
-    """The lines of one metric; ``label``: what tells its samples apart."""
-    yield f"# TYPE {_PREFIX}_{name} {kind}"
+def family(name: str, kind: str, label: str, samples: Mapping[str, float]) -> Iterable[str]:
+    """The lines of one metric in the text format of Prometheus.
+
+    Args:
+        name: of the metric.
+        kind: ``gauge`` or ``counter``.
+        label: what tells its samples apart; empty: there is one sample.
+        samples: by the value of the label.
+    """
+    yield f"# TYPE {name} {kind}"
     for value, number in samples.items():
         braces = f"{{{label}={json.dumps(value)}}}" if label else ""
-        yield f"{_PREFIX}_{name}{braces} {number}"
+        yield f"{name}{braces} {number}"
 
 
 def counts(books: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lightning_vfl.federation.watch import family
 from lightning_vfl.serving.drift import Drift
 
 RECENT = 1000  # decisions that are kept for the dashboard
@@ -103,23 +104,20 @@ class Metrics:
             drift: of predictions; None: it is not measured.
         """
         prefix = "lightning_vfl"
+        connected = {name: int(state != "absent") for name, state in states.items()}
+        answers = {str(status): count for status, count in sorted(self.answers.items())}
+        absences = {name: self.absences[name] for name in self.parties}
         lines = [f"# TYPE {prefix}_request_seconds histogram", *self.requests.lines(f"{prefix}_request_seconds", "")]
         lines.append(f"# TYPE {prefix}_party_seconds histogram")
         for name, histogram in self.parties.items():
             lines += histogram.lines(f"{prefix}_party_seconds", f'party="{name}"')
-        lines.append(f"# TYPE {prefix}_party_absences_total counter")
-        lines += [f'{prefix}_party_absences_total{{party="{name}"}} {self.absences[name]}' for name in self.parties]
-        lines.append(f"# TYPE {prefix}_party_connected gauge")
-        lines += [
-            f'{prefix}_party_connected{{party="{name}"}} {int(state != "absent")}' for name, state in states.items()
-        ]
-        lines.append(f"# TYPE {prefix}_responses_total counter")
-        lines += [f'{prefix}_responses_total{{status="{status}"}} {n}' for status, n in sorted(self.answers.items())]
-        lines += [f"# TYPE {prefix}_records_total counter", f"{prefix}_records_total {self.records}"]
-        lines += [f"# TYPE {prefix}_records_waiting gauge", f"{prefix}_records_waiting {waiting}"]
-        lines += [f"# TYPE {prefix}_party_budget_left gauge"] * bool(budgets)
-        lines += [f'{prefix}_party_budget_left{{party="{name}"}} {left:.6g}' for name, left in budgets.items()]
-        distance = None if drift is None else drift.distance
-        if distance is not None:
-            lines += [f"# TYPE {prefix}_prediction_drift gauge", f"{prefix}_prediction_drift {distance:.6g}"]
+        lines += family(f"{prefix}_party_absences_total", "counter", "party", absences)
+        lines += family(f"{prefix}_party_connected", "gauge", "party", connected)
+        lines += family(f"{prefix}_responses_total", "counter", "status", answers)
+        lines += family(f"{prefix}_records_total", "counter", "", {"": self.records})
+        lines += family(f"{prefix}_records_waiting", "gauge", "", {"": waiting})
+        if budgets:
+            lines += family(f"{prefix}_party_budget_left", "gauge", "party", budgets)
+        if drift is not None and drift.distance is not None:
+            lines += family(f"{prefix}_prediction_drift", "gauge", "", {"": drift.distance})
         return "\n".join(lines) + "\n"

@@ -46,8 +46,7 @@ def array_script(
         if key in _OURS or not key.replace("-", "").isalnum() or not isinstance(value, str | int) or "\n" in str(value):
             raise ConfigurationError(
                 f"--backend-options: {key}: {value!r} is not a setting of sbatch that a study takes; give texts "
-                f"or whole "
-                f"numbers, and leave out {', '.join(_OURS)}"
+                f"or whole numbers, and leave out {', '.join(_OURS)}"
             )
         asked[key] = value
     command = [sys.executable, "-m", "lightning_vfl", "study", str(study), "--out", str(out)]

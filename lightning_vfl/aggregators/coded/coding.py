@@ -160,8 +160,7 @@ class Scale:
         if "l_w" not in agreed:
             raise ConfigurationError(
                 "the parties have not agreed on the scale of the weights, because set-up has not run; give the "
-                "trainer a "
-                "datamodule, or use evaluate: plain"
+                "trainer a datamodule, or use evaluate: plain"
             )
         return FixedPoint(field, self.l_x, agreed["l_w"])
 

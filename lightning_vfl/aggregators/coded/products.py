@@ -230,8 +230,7 @@ def _memory(view: PartyView) -> Shares:
     if not isinstance(view.memory, Shares):
         raise ConfigurationError(
             "the parties have not shared the records of this stage, because set-up has not run; give the trainer "
-            "a datamodule, "
-            "or use evaluate: plain"
+            "a datamodule, or use evaluate: plain"
         )
     return view.memory
 
