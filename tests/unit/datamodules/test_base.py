@@ -9,6 +9,7 @@ import torch
 
 from lightning_vfl.aggregators import Concat
 from lightning_vfl.datamodules import (
+    EMNIST,
     MNIST,
     Adult,
     BankMarketing,
@@ -18,9 +19,13 @@ from lightning_vfl.datamodules import (
     CSVTables,
     Digits,
     Handwritten,
+    HumanActivity,
+    ImageFolderVFL,
+    ModelNet10Views,
     MultiView,
     NamedColumns,
     Parkinson,
+    Phishing,
     RowStrips,
     Split,
     Unchanged,
@@ -189,6 +194,7 @@ def test_the_data_s_own_tensor_is_left_as_it_was():
     assert torch.equal(split.features, before)
 
 
+CONSTANTS = {"mean": (0.5, 0.5, 0.5), "deviation": (0.25, 0.25, 0.25)}
 SETTINGS = [
     (MNIST, {}, {"val_records": 7}),
     (CreditDefault, {}, {"val_share": 0.3}),
@@ -205,6 +211,16 @@ SETTINGS = [
     (BankMarketing, {}, {"categorical": ("job", "month")}),
     (BankMarketing, {"partitioner": ContiguousColumns(3)}, {"drop": ("duration", "age")}),
     (Adult, {}, {"val_share": 0.3}),
+    (Phishing, {}, {"test_share": 0.3}),
+    (HumanActivity, {}, {"val_share": 0.3}),
+    (HumanActivity, {}, {"drop_last_column": False}),
+    (EMNIST, {}, {"split": "letters"}),
+    (ModelNet10Views, {}, {"size": 8}),
+    (ModelNet10Views, {"partitioner": ContiguousColumns(3)}, {"channels": 3}),
+    (ImageFolderVFL, {}, {"val_share": 0.2}),
+    (ImageFolderVFL, {}, {"size": 64}),
+    (ImageFolderVFL, {}, {"fit_records": None}),
+    (ImageFolderVFL, CONSTANTS, {"mean": (0.4, 0.4, 0.4)}),
     (CSVTables, TABLES, {"val_share": 0.3}),
     (CSVTables, TABLES, {"test_share": 0.3}),
     (CSVTables, TABLES, {"overlap": "keep"}),

@@ -12,7 +12,6 @@ from lightning_vfl.datamodules import ColumnsByCorrelation, Layout, Split
 from lightning_vfl.datamodules.partitioners.correlation import inter_party_correlation, spearman
 from lightning_vfl.errors import ConfigurationError
 from tests.further import further
-from tests.subjects import Blobs
 
 
 def cut(features, parties, beta, seed=0):
@@ -202,9 +201,3 @@ def test_an_impossible_cut_is_refused(make, message):
     with pytest.raises(ConfigurationError) as error:
         make()
     assert message in str(error.value)
-
-
-def test_repr_names_the_settings():
-    data = Blobs(ColumnsByCorrelation(3, 0.25, 7))
-    assert len(data.party_shapes) == 3
-    assert repr(data.partitioner) == "ColumnsByCorrelation(parties=3, beta=0.25, seed=7)"

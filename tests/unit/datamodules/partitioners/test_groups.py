@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lightning_vfl.cli import run
 from lightning_vfl.commands.known_classes import own_classes
 from lightning_vfl.datamodules import (
-    Adult,
     BankMarketing,
     ContiguousColumns,
     Grid,
@@ -20,18 +19,16 @@ from lightning_vfl.datamodules import (
     NamedColumns,
     Part,
     Partitioner,
-    RandomColumns,
     Split,
     Standardise,
     Unchanged,
-    Views,
 )
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 from lightning_vfl.types import Roster
 from tests.examples import examples
 
-from ..miniature import InMemory, bank, table, write_adult, write_bank
+from ..miniature import InMemory, bank, table, write_bank
 
 SPLITS = ("train", "val", "test", "predict")
 STAGES = ("fit", "test", "predict")
@@ -102,17 +99,6 @@ def test_everybody_else_is_a_group_alone_and_holds_everything():
     assert ContiguousColumns(3).held("train", 9, 3) is None
     assert Groups(ContiguousColumns(3), [1, 1, 1]).held("train", 9, 3) is None
     assert Groups(ContiguousColumns(3), [1, 2, 1]).held("train", 9, 4)[:, [0, 3]].all()
-
-
-def test_the_usual_cut_fills_in_for_none():
-    usual = ContiguousColumns(2)
-    cut = Groups(None, [1, 2])
-    filled = cut.with_default(usual)
-    assert repr(filled) == "Groups(partitioner=ContiguousColumns(parties=2), members=(1, 2), seed=0)"
-    assert cut.partitioner is None  # the one that was given stays as it was
-    chosen = Groups(RandomColumns(2), [1, 2], seed=3)
-    assert chosen.with_default(usual) is chosen
-    assert Views().with_default(usual).__class__ is Views
 
 
 def test_own_shares_of_the_wrapped_partitioner_stay():
@@ -192,12 +178,6 @@ def test_what_a_party_does_not_hold_is_zero_and_present_says_so():
         assert torch.equal(first + second, original[:, 3:])  # disjoint, and together everything
         assert torch.equal(first[~records.present[:, 1]], torch.zeros(int((~records.present[:, 1]).sum()), 2))
         assert torch.equal(second[~records.present[:, 2]], torch.zeros(int((~records.present[:, 2]).sum()), 2))
-
-
-def test_without_groups_nothing_is_said_about_presence():
-    data = open_splits(ContiguousColumns(2))
-    assert data.party_groups == ((0,), (1,))
-    assert all(data.records(name).present is None for name in SPLITS)
 
 
 def test_each_party_scales_with_its_own_rows_and_absent_ones_stay_zero():
@@ -307,18 +287,6 @@ def test_presence_for_another_number_of_parties():
         InMemory({"train": table(8, 4)}, partitioner=Shared(np.ones((9, 2), dtype=bool))).setup("fit")
 
 
-def test_a_checkpoint_is_for_the_same_groups():
-    def data(members: list[int] | None, seed: int = 0):
-        cut = ContiguousColumns(2)
-        return InMemory({"train": table(23, 5)}, partitioner=cut if members is None else Groups(cut, members, seed))
-
-    state = data([1, 2]).state_dict()
-    data([1, 2]).load_state_dict(state)
-    for other in (data([2, 1]), data([1, 2], seed=1), data(None)):
-        with pytest.raises(ConfigurationError, match=r"partitioner = Groups\(.*members=\(1, 2\), seed=0\), these data"):
-            other.load_state_dict(state)
-
-
 # ---- the clients of vFedSec
 
 
@@ -344,17 +312,6 @@ def test_the_five_clients_of_bank_marketing(tmp_path):
         shares = five.present.sum(0).tolist()
         assert shares[0] == len(one)
         assert shares[1:] == [(len(one) + 1) // 2, len(one) // 2] * 2
-
-
-def test_groups_of_adult_follow_what_is_dropped(tmp_path):
-    write_adult(tmp_path)
-    data = Adult(Groups(None, [1, 2, 3]), data_dir=tmp_path, expected_records=None, drop=("education", "education-num"))
-    with pytest.raises(ConfigurationError, match="members has 3 numbers, but NamedColumns makes 2 par"):
-        data.setup("fit")
-    kept = Adult(Groups(None, [1, 2, 3]), data_dir=tmp_path, expected_records=None)
-    kept.setup("test")
-    assert kept.party_groups == ((0,), (1, 2), (3, 4, 5))
-    assert kept.records("test").present.sum(0).tolist() == [84, 42, 42, 28, 28, 28]
 
 
 def test_a_recipe_says_it_by_short_names(tmp_path):

@@ -178,11 +178,3 @@ def test_an_impossible_cut_is_refused(make, message):
     with pytest.raises(ConfigurationError) as error:
         make()
     assert message in str(error.value)
-
-
-def test_repr_names_the_settings():
-    assert repr(ColumnsByImportance(2)) == (
-        "ColumnsByImportance(parties=2, alpha=1.0, importance='mutual_information', seed=0)"
-    )
-    assert "importance={'a': 1.0}" in repr(ColumnsByImportance(2, importance={"a": 1}))
-    assert "importance=(1.0, 2.0)" in repr(ColumnsByImportance(2, importance=[1, 2]))

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_vfl.commands.known_classes import own_classes
 from lightning_vfl.datamodules import (
     ContiguousColumns,
     Groups,
@@ -81,14 +80,6 @@ def test_equal_shares_are_drawn_at_random_and_by_the_seed_alone():
         assert draws[seed].tolist() == holders(cut, np.zeros(60)).tolist()  # labels are not looked at
         assert draws[seed].tolist() != sorted(draws[seed].tolist())
     assert draws[0].tolist() != draws[1].tolist()
-
-
-def test_equal_shares_are_alike_in_their_classes():
-    """Drawn without a look at labels: of 2,000 records of a class everybody has about a third."""
-    own = holders(LabelPartition(ContiguousColumns(4), active=3), np.arange(6000) % 3)
-    for k in range(3):
-        counts = np.bincount(own[k::3], minlength=3)
-        assert abs(counts - 2000 / 3).max() < 5 * (2000 * 2 / 9) ** 0.5
 
 
 # ---- by class
@@ -184,16 +175,6 @@ def test_columns_and_records_are_those_of_the_other_partitioner(inner):
     assert (mine is others is None) or np.array_equal(mine, others)
 
 
-def test_the_usual_cut_fills_in_for_none():
-    cut = LabelPartition(active=2, seed=3)
-    filled = cut.with_default(ContiguousColumns(4))
-    assert repr(filled) == (
-        "LabelPartition(partitioner=ContiguousColumns(parties=4), active=2, classes=None, file=None, seed=3)"
-    )
-    assert cut.partitioner is None
-    assert own_classes()["LabelPartition"] == "lightning_vfl.datamodules.LabelPartition"
-
-
 def test_training_records_say_who_holds_their_labels_and_no_others_do():
     cut = LabelPartition(ContiguousColumns(3), active=2, seed=5)
     data = opened(cut)
@@ -204,15 +185,6 @@ def test_training_records_say_who_holds_their_labels_and_no_others_do():
     for name in ("val", "test", "predict"):
         assert data.records(name).label_holders is None
     assert torch.equal(train.labels, SPLITS["train"].labels)
-
-
-def test_by_class_through_a_datamodule():
-    train = opened(LabelPartition(ContiguousColumns(3), classes=[[1], [0]])).records("train")
-    assert train.label_holders.tolist() == (1 - train.labels).tolist()
-
-
-def test_without_a_partition_of_labels_nothing_is_said():
-    assert opened(ContiguousColumns(2)).records("train").label_holders is None
 
 
 @pytest.mark.parametrize("only", [False, True])
@@ -245,17 +217,6 @@ def test_with_groups_either_way_round(over):
     records = opened(cut).records("train")
     assert torch.bincount(records.label_holders).tolist() == [8, 8, 7]
     assert records.present.shape == (23, 4)
-
-
-def test_a_checkpoint_is_for_the_same_partition():
-    def data(**settings):
-        return InMemory(SPLITS, partitioner=LabelPartition(ContiguousColumns(2), **settings))
-
-    state = data(active=2).state_dict()
-    data(active=2).load_state_dict(state)
-    for other in ({"active": 1}, {"active": 2, "seed": 1}, {"classes": [[0], [1]]}):
-        with pytest.raises(ConfigurationError, match=r"partitioner = LabelPartition\(.*active=2.*, these data have"):
-            data(**other).load_state_dict(state)
 
 
 def test_labels_that_are_held_otherwise_are_a_file_of_another_content(tmp_path):

@@ -75,13 +75,6 @@ def test_the_word_of_another_is_not_written_over():
     assert cut.held("train", 4, 2).all()
 
 
-def test_the_usual_cut_fills_in_for_none():
-    data = InMemory(SPLITS, partitioner=MissingAtTest(None, [1]))
-    assert repr(data.partitioner) == (
-        "MissingAtTest(partitioner=ContiguousColumns(parties=2), parties=(1,), splits=('val', 'test', 'predict'))"
-    )
-
-
 # ---- training and evaluation
 
 

@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_vfl.commands.known_classes import own_classes
 from lightning_vfl.datamodules import (
     ContiguousColumns,
     Groups,
@@ -96,18 +95,6 @@ def test_records_of_other_splits_are_with_everybody(split):
         assert cut.kept(split, 9) is None
 
 
-def test_the_usual_cut_fills_in_for_none():
-    cut = LimitedOverlap(None, 4, seed=3, only_aligned=True)
-    filled = cut.with_default(ContiguousColumns(2))
-    assert repr(filled) == (
-        "LimitedOverlap(partitioner=ContiguousColumns(parties=2), aligned=4, seed=3, only_aligned=True)"
-    )
-    assert cut.partitioner is None  # the one that was given stays as it was
-    assert filled.with_default(ContiguousColumns(3)) is filled
-    assert LimitedOverlap().with_default(ContiguousColumns(2)).aligned == 128
-    assert own_classes()["LimitedOverlap"] == "lightning_vfl.datamodules.LimitedOverlap"
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -179,14 +166,3 @@ def test_only_aligned_records_are_the_same_to_the_bit():
 def test_groups_leave_out_what_their_parts_do():
     data = opened(Groups(LimitedOverlap(ContiguousColumns(2), 6, only_aligned=True), [1, 2]))
     assert data.records("train").present.sum(1).tolist() == [2] * 6
-
-
-def test_a_checkpoint_is_for_the_same_overlap():
-    def data(**settings):
-        return InMemory(SPLITS, partitioner=LimitedOverlap(**{"aligned": 6, **settings}))
-
-    state = data().state_dict()
-    data().load_state_dict(state)
-    for other in ({"aligned": 7}, {"seed": 1}, {"only_aligned": True}):
-        with pytest.raises(ConfigurationError, match=r"partitioner = LimitedOverlap\(.*aligned=6, seed=0.*, these dat"):
-            data(**other).load_state_dict(state)

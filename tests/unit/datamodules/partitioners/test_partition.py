@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_vfl.commands.known_classes import own_classes
 from lightning_vfl.datamodules import (
     ColumnsByCorrelation,
     ColumnsByImportance,
@@ -189,6 +190,32 @@ def test_every_column_goes_to_exactly_one_group(partitioner, data):
     assert all(len(part.positions) == np.prod(part.shape) > 0 for part in parts)
 
 
+OVER = {
+    Groups: {"members": [1, 2]},
+    LabelPartition: {"active": 2, "seed": 3},
+    LimitedOverlap: {"aligned": 4, "seed": 3, "only_aligned": True},
+    MissingAtRandom: {"p": 0.5},
+    MissingAtTest: {"parties": [1]},
+    OnlyParties: {"there": [True, False]},
+    OverlappingColumns: {"shared": 0.5},
+}
+
+
+def test_every_partitioner_over_another_is_in_its_list():
+    assert {c for c in built_on(PartitionerOver) if c.__module__.startswith("lightning_vfl.")} == set(OVER)
+
+
+@pytest.mark.parametrize("over", OVER, ids=lambda c: c.__name__)
+def test_the_usual_cut_fills_in_for_none(over):
+    usual = ContiguousColumns(2)
+    cut = over(None, **OVER[over])
+    filled = cut.with_default(usual)
+    assert repr(filled) == repr(over(usual, **OVER[over]))
+    assert cut.partitioner is None  # the one that was given stays as it was
+    assert filled.with_default(ContiguousColumns(3)) is filled
+    assert own_classes()[over.__name__] == f"lightning_vfl.datamodules.{over.__name__}"
+
+
 @pytest.mark.parametrize(("cut", "axis"), [(RowStrips(3), 1), (Grid(1, 3), 2)])
 def test_strips_reassemble_to_the_image(cut, axis):
     image = np.arange(2 * 7 * 8).reshape(2, 7, 8)
@@ -265,8 +292,3 @@ def test_a_broken_promise_is_noticed():
 
     with pytest.raises(ConfigurationError, match="1 columns go to no party and 1 to several"):
         Overlapping().split(Layout((3,)))
-
-
-def test_repr_names_the_settings():
-    assert repr(Grid(2, 3)) == "Grid(rows=2, columns=3)"
-    assert (repr(Views()), repr(Views(3))) == ("Views()", "Views(parties=3)")

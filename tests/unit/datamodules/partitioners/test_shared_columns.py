@@ -118,14 +118,6 @@ def test_it_shares_what_is_shared_already():
     assert holders(cut(again, 6), 6)[0] == [0, 1, 2]
 
 
-def test_the_usual_cut_fills_in_for_none():
-    data = InMemory({"train": table(5, 4)}, partitioner=OverlappingColumns(shared=0.5))
-    assert repr(data.partitioner) == (
-        "OverlappingColumns(partitioner=ContiguousColumns(parties=2), shared=0.5, holders=None, seed=0)"
-    )
-    assert [len(part.positions) for part in data.parts] == [3, 3]
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

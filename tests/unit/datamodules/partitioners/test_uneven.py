@@ -149,8 +149,3 @@ def test_an_impossible_cut_is_refused(make, message):
     with pytest.raises(ConfigurationError) as error:
         make()
     assert message in str(error.value)
-
-
-def test_repr_names_the_settings():
-    assert repr(DirichletColumns(3, 1)) == "DirichletColumns(parties=3, alpha=1.0, seed=0)"
-    assert repr(DirichletColumns(2, [1, 2], 4)) == "DirichletColumns(parties=2, alpha=(1.0, 2.0), seed=4)"

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from lightning_vfl.datamodules import BankMarketing, NamedColumns, RandomColumns, Unchanged
+from lightning_vfl.datamodules import BankMarketing, Unchanged
 from lightning_vfl.errors import ConfigurationError
 from tests.further import further
 
@@ -143,16 +142,6 @@ def test_numbers_may_be_categorical(folder):
     assert [name for name in data.layout.columns if name.startswith("campaign")] == [f"campaign={i}" for i in (1, 2, 3)]
 
 
-def test_even_parts_at_random(folder):
-    for parties, width in ((5, 16), (8, 10)):
-        assert open_data(folder, partitioner=RandomColumns(parties)).party_shapes == ((width,),) * parties
-
-
-def test_columns_by_name(folder):
-    cut = NamedColumns({"a": ["job", "balance"], "b": ["month=may"]}, drop_rest=True)
-    assert open_data(folder, partitioner=cut).party_shapes == ((13,), (1,))
-
-
 @pytest.mark.parametrize("change", ["order", "byte order mark", "no quotes", "blank lines"])
 def test_other_ways_to_say_the_same(folder, change):
     plain = open_data(folder)
@@ -171,45 +160,6 @@ def test_other_ways_to_say_the_same(folder, change):
         pd.testing.assert_frame_equal(features(data, name), expected[name])
 
 
-@pytest.mark.parametrize(
-    ("shares", "sizes", "successes"),
-    [((0.1, 0.2), [434, 62, 124], [87, 12, 25]), ((0.25, 0.25), [310, 155, 155], [62, 31, 31])],
-)
-def test_shares_and_stratification(folder, shares, sizes, successes):
-    data = open_data(folder, val_share=shares[0], test_share=shares[1])
-    assert [len(data.records(name)) for name in SPLITS] == sizes
-    assert [int(data.records(name).labels.sum()) for name in SPLITS] == successes
-    labels = (written(folder)["y"] == "yes").to_numpy()
-    _, tests = train_test_split(labels, test_size=shares[1], stratify=labels)
-    assert data.records("test").labels.bincount().tolist() == np.bincount(tests).tolist()
-
-
-def test_the_seed_names_the_split(folder):
-    ids = [open_data(folder, seed=seed).records("train").ids.tolist() for seed in (0, 0, 1)]
-    assert ids[0] == ids[1] != ids[2]
-
-
-def test_shares_of_nothing(folder):
-    data = BankMarketing(data_dir=folder, expected_records=620, val_share=0, test_share=0)
-    data.setup("fit")
-    assert len(data.records("train")) == 620
-    assert data.val_dataloader() == []
-
-
-@pytest.mark.parametrize("shares", [(0.5, 0.5), (-0.1, 0.2)])
-def test_impossible_shares(shares):
-    with pytest.raises(ConfigurationError, match="use shares from 0 that add up to less than 1"):
-        BankMarketing(val_share=shares[0], test_share=shares[1])
-
-
-def test_pos_weight_is_that_of_the_training_records(folder):
-    data = BankMarketing(data_dir=folder, expected_records=620)
-    weight = data.pos_weight  # also before setup
-    data.setup("fit")
-    counts = data.records("train").labels.bincount()
-    assert weight == float(counts[0] / counts[1].double()) == (434 - 87) / 87
-
-
 def test_pos_weight_without_a_success_in_training(folder):
     write_bank(folder, bank() | {"y": ["yes"] * 2 + ["no"] * 618})
     data = open_data(folder, val_share=0, test_share=0.9)
@@ -218,22 +168,6 @@ def test_pos_weight_without_a_success_in_training(folder):
     assert str(error.value) == (
         "BankMarketing has 62 training records, none of them with a subscription; keep more records for training"
     )
-
-
-def test_the_classes_are_reported(folder, monkeypatch):
-    said = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.one_table.rank_zero_info", said.append)
-    open_data(folder)
-    assert said == ["BankMarketing: 620 records of bank-full.csv, 124 of them (20.0%) with a subscription"]
-
-
-def test_the_folder_of_all_data(tmp_path, monkeypatch):
-    (tmp_path / "bank_marketing").mkdir()
-    write_bank(tmp_path / "bank_marketing")
-    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
-    data = BankMarketing(expected_records=None)
-    data.setup("fit")
-    assert len(data.records("train")) == 434
 
 
 def test_no_file(tmp_path):

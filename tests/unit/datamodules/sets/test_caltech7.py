@@ -41,18 +41,6 @@ def test_views_come_as_found_and_are_named_by_their_widths(tmp_path, seed):
     assert sorted(np.concatenate([data.records(name).ids for name in SPLITS])) == list(range(70))
 
 
-def test_the_shares_of_fedvs(tmp_path):
-    write_caltech(tmp_path)
-    data = Caltech7(data_dir=tmp_path, val_share=0)
-    data.setup("fit")
-    data.setup("test")
-    assert data.val_dataloader() == []
-    assert data.records("train").labels.bincount().tolist()[:2] == [16, 16]
-    assert data.records("test").labels.bincount().tolist()[:2] == [4, 4]
-    assert [len(data.records(name)) for name in ("train", "test")] == [56, 14]
-    torch.testing.assert_close(data.records("train").features.mean(0), torch.zeros(3766), rtol=0, atol=1e-6)
-
-
 def test_the_classes_are_reported_once(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr("lightning_vfl.datamodules.sets.view_form.rank_zero_info", said.append)
@@ -80,11 +68,6 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
         {"Y": np.arange(70) % 20 + 1},
         "the labels of .* have 20 classes instead of 7; use the file of Caltech101-7",
     ),
-    "pictures missing": (
-        {"X": cell_array([*VIEWS[:5], VIEWS[5][:-1]])},
-        "view 5 of .* is a uint8 matrix of 69 x 928; save a full real matrix with one row for each of the 70 labels",
-    ),
-    "no labels": ({"Y": None}, "holds an X and no Y; save the views as the cell array X and their labels as Y"),
 }
 
 
@@ -95,10 +78,3 @@ def test_other_files_are_refused(tmp_path, refusal):
     with pytest.raises(ConfigurationError, match=message) as error:
         open_data(tmp_path)
     assert str(path) in str(error.value)
-
-
-def test_a_file_cut_short(tmp_path):
-    path = write_caltech(tmp_path)
-    path.write_bytes(path.read_bytes()[:100_000])
-    with pytest.raises(ConfigurationError, match=r"cannot be read as a MATLAB file \(\w+: .*\); replace it"):
-        open_data(tmp_path)

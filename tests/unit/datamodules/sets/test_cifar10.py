@@ -10,7 +10,7 @@ import pooch
 import pytest
 import torch
 
-from lightning_vfl.datamodules import CIFAR10, Grid, RowStrips, Unchanged
+from lightning_vfl.datamodules import CIFAR10, RowStrips, Unchanged
 from lightning_vfl.errors import ConfigurationError
 
 from ..miniature import CIFAR, binary_of_cifar, cifar, pickle_of_python_2, write_archive, write_cifar
@@ -136,21 +136,6 @@ def test_quadrants_are_scaled_by_their_own_training_pixels(folder):
     own = np.s_[:, :, 16:, :16]
     third = data.records("val").rows(torch.arange(15))[2].numpy()
     np.testing.assert_allclose(third, (val[own] - train[own].mean()) / train[own].std(), rtol=1e-4, atol=1e-5)
-
-
-def test_validation_records_are_drawn_by_the_seed(folder):
-    drawn = [open_data(folder, "fit", seed=seed).records("val").ids.tolist() for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert len(drawn[0]) == 15
-    assert open_data(folder, "fit", val_records=0).val_dataloader() == []
-
-
-@pytest.mark.parametrize(
-    ("records", "message"), [(-1, "must be 0 or more"), (100, "100 training .* lower it to at most 99")]
-)
-def test_impossible_numbers_of_validation_records(folder, records, message):
-    with pytest.raises(ConfigurationError, match=message):
-        open_data(folder, "fit", val_records=records)
 
 
 class Planted:
@@ -279,11 +264,6 @@ def test_binary_files_cut_short(tmp_path):
         open_data(tmp_path, "fit")
 
 
-def test_files_must_hold_as_many_records_as_published(folder):
-    with pytest.raises(ConfigurationError, match=r"data_batch_1 holds 20 records instead of 10000; fetch it again"):
-        CIFAR10(data_dir=folder).setup("fit")
-
-
 def test_a_file_that_is_missing(folder):
     (folder / CIFAR[2]).unlink()
     with pytest.raises(
@@ -358,11 +338,3 @@ def test_the_archive_is_fetched_by_its_hash_if_there_is_nothing(tmp_path, monkey
     (tmp_path / ARCHIVE).touch()
     CIFAR10(data_dir=tmp_path).prepare_data()
     assert len(asked) == 1
-
-
-def test_the_folder_of_all_data(tmp_path, monkeypatch):
-    write_cifar(tmp_path / "cifar10")
-    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
-    data = CIFAR10(Grid(1, 2), batch_size=16, **SETTINGS)
-    data.setup("fit")
-    assert [tuple(x.shape) for x in next(iter(data.train_dataloader())).features] == [(16, 3, 32, 16)] * 2

@@ -128,14 +128,6 @@ def test_shares_stratification_and_seed(files):
     assert other.records("train").ids.tolist() != data.records("train").ids.tolist()
 
 
-def test_shares_of_nothing(files):
-    data = open_tables(files, val_share=0, test_share=0)
-    assert len(data.records("train")) == 40
-    assert data.val_dataloader() == []
-    with pytest.raises(ConfigurationError, match="CSVTables has no 'test' records"):
-        data.test_dataloader()
-
-
 def test_ids_keep_their_text_unless_all_are_whole_numbers_as_usually_written(tmp_path):
     def opened(ids):
         n = len(ids)

@@ -138,18 +138,3 @@ def test_nothing_is_fetched_and_one_message_says_what_to_put_where(tmp_path, mon
         f"https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip (540 MB) with all of them, into {tmp_path}, or name "
         "another folder with data_dir or LIGHTNING_VFL_DATA"
     )
-
-
-def test_the_split_belongs_to_a_checkpoint(tmp_path):
-    torch.save(EMNIST().state_dict(), tmp_path / "state.pt")
-    kept = torch.load(tmp_path / "state.pt", weights_only=True)
-    EMNIST(data_dir=tmp_path, batch_size=7).load_state_dict(kept)
-    with pytest.raises(
-        ConfigurationError, match="on EMNIST with split = balanced, these data have letters; give the same"
-    ):
-        EMNIST(split="letters").load_state_dict(kept)
-
-
-def test_the_folder_of_all_data(tmp_path, monkeypatch):
-    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
-    assert EMNIST().data_dir == tmp_path / "emnist"

@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy.io import savemat
 from scipy.sparse import csc_array
-from sklearn.model_selection import train_test_split
 
 from lightning_vfl.datamodules import Handwritten, NamedColumns, Unchanged
 from lightning_vfl.errors import ConfigurationError
@@ -123,51 +122,6 @@ def test_columns_are_called_after_their_views(folder):
     records = open_data(folder, partitioner=NamedColumns(columns, drop_rest=True)).records("train")
     expected = np.column_stack([views(200)["mor"][:, [0, 5]], views(200)["fou"][:, 75]])
     np.testing.assert_array_equal(records.features.numpy(), expected[records.ids])
-
-
-def test_columns_are_scaled_by_their_training_records(folder):
-    data = open_data(folder, normaliser=None)
-    whole = np.hstack(list(views(200).values())).astype(np.float64)
-    train, test = (whole[data.records(name).ids] for name in ("train", "test"))
-    expected = (test - train.mean(0)) / train.std(0)
-    np.testing.assert_allclose(data.records("test").features.numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("val", "test", "sizes"), [(0.1, 0.4, [100, 20, 80]), (0.25, 0.25, [100, 50, 50])])
-def test_shares_and_stratification(folder, val, test, sizes):
-    data = open_data(folder, val_share=val, test_share=test)
-    assert [len(data.records(name)) for name in SPLITS] == sizes
-    for name, size in zip(SPLITS, sizes, strict=True):
-        assert np.bincount(data.records(name).labels).tolist() == [size // 10] * 10
-    _, tests = train_test_split(LABELS, test_size=test, stratify=LABELS)
-    assert np.bincount(data.records("test").labels).tolist() == np.bincount(tests).tolist()
-
-
-def test_the_seed_names_the_split(folder):
-    ids = [open_data(folder, seed=seed).records("train").ids.tolist() for seed in (0, 0, 1)]
-    assert ids[0] == ids[1] != ids[2]
-
-
-def test_shares_of_nothing(folder):
-    data = open_data(folder, val_share=0, test_share=0)
-    assert len(data.records("train")) == 200
-    assert data.val_dataloader() == []
-    with pytest.raises(ConfigurationError, match="Handwritten has no 'test' records"):
-        data.test_dataloader()
-
-
-@pytest.mark.parametrize("shares", [(0.6, 0.4), (-0.1, 0.4), (0.1, 1.0)])
-def test_impossible_shares(shares):
-    with pytest.raises(ConfigurationError, match="use shares from 0 that add up to less than 1"):
-        Handwritten(val_share=shares[0], test_share=shares[1])
-
-
-def test_the_folder_of_all_data(tmp_path, monkeypatch):
-    write_mat(tmp_path / "handwritten" / "Handwritten.mat")
-    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
-    data = Handwritten()
-    data.setup("fit")
-    assert len(data.records("train")) == 100
 
 
 def test_no_files(tmp_path):

@@ -12,7 +12,6 @@ from lightning_vfl.errors import ConfigurationError
 from ..miniature import ACTIVITIES, FEATURES, activity, activity_csv, write_activity, write_activity_csv
 
 SOURCE = "https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones"
-KAGGLE = "https://www.kaggle.com/datasets/uciml/human-activity-recognition-with-smartphones"
 
 
 def open_data(folder, **settings: Any):
@@ -114,34 +113,6 @@ def test_the_folder_of_the_archive(tmp_path, monkeypatch):
     write_activity(tmp_path / "human_activity" / "UCI HAR Dataset", 18, 12)
     monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
     assert len(open_data(None, val_share=0).records("test")) == 12
-
-
-def test_validation_records_are_drawn_by_the_seed_and_stratified(uci):
-    drawn = []
-    for seed in (0, 0, 1):
-        data = open_data(uci, seed=seed, val_share=0.2)
-        assert torch.bincount(data.records("val").labels).tolist() == [2] * 6
-        drawn.append(data.records("val").ids.tolist())
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert open_data(uci, val_share=0).val_dataloader() == []
-
-
-def test_shares_that_leave_nothing_are_refused():
-    with pytest.raises(ConfigurationError, match=r"val_share 1.0 leaves no records for training; use a share"):
-        HumanActivity(val_share=1.0)
-
-
-def test_a_checkpoint_keeps_what_decides_about_the_records(uci):
-    kept = open_data(uci).state_dict()
-    assert kept == {
-        "partitioner": "ContiguousColumns(parties=5)",
-        "normaliser": "Unchanged()",
-        "seed": 0,
-        "val_share": 0.1,
-        "drop_last_column": True,
-    }
-    with pytest.raises(ConfigurationError, match="drop_last_column = True, these data have False; give the same"):
-        HumanActivity(data_dir=uci, drop_last_column=False).load_state_dict(kept)
 
 
 def test_no_files(tmp_path):

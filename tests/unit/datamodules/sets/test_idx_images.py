@@ -60,27 +60,6 @@ def test_records_are_those_of_the_files(kind, tmp_path):
     assert data.records("test").ids.tolist() == list(range(TEST))
 
 
-def test_validation_records_are_drawn_from_the_training_file_by_the_seed(tmp_path):
-    write_idx(tmp_path)
-    drawn = []
-    for seed in (0, 0, 1):
-        data = MNIST(data_dir=tmp_path, val_records=30, seed=seed)
-        data.setup("fit")
-        train, val = data.records("train").ids.tolist(), data.records("val").ids.tolist()
-        assert sorted(train + val) == list(range(TRAIN))
-        assert len(val) == 30
-        drawn.append(val)
-    assert drawn[0] == drawn[1] != drawn[2]
-
-
-def test_no_validation_records(tmp_path):
-    write_idx(tmp_path)
-    data = MNIST(data_dir=tmp_path, val_records=0)
-    data.setup("fit")
-    assert data.records("train").ids.tolist() == list(range(TRAIN))
-    assert data.val_dataloader() == []
-
-
 def test_strips_are_scaled_by_their_own_training_pixels(tmp_path):
     files = write_idx(tmp_path)
     data = FashionMNIST(data_dir=tmp_path, val_records=30)
@@ -193,23 +172,6 @@ def test_bytes_that_the_data_keep_are_left_as_they_were(tmp_path):
     for name, split in data.kept.items():
         assert split.features.dtype == torch.uint8
         assert torch.equal(split.features, before[name])
-
-
-def test_other_cuts_and_the_folder_of_all_data(tmp_path, monkeypatch):
-    write_idx(tmp_path / "fashion_mnist")
-    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
-    data = FashionMNIST(Grid(2, 2), val_records=10, batch_size=16)
-    data.setup("fit")
-    assert [tuple(x.shape) for x in next(iter(data.train_dataloader())).features] == [(16, 1, 14, 14)] * 4
-
-
-@pytest.mark.parametrize(
-    ("records", "message"), [(-1, "must be 0 or more"), (TRAIN, f"lower it to at most {TRAIN - 1}")]
-)
-def test_impossible_numbers_of_validation_records(tmp_path, records, message):
-    write_idx(tmp_path)
-    with pytest.raises(ConfigurationError, match=message):
-        MNIST(data_dir=tmp_path, val_records=records).setup("fit")
 
 
 GOOD = gzip.compress(idx(np.zeros((TRAIN, 28, 28), np.uint8)))

@@ -122,12 +122,6 @@ def test_folders_of_both_are_taken_as_they_are(tmp_path):
         assert data.records(part).ids.tolist() == sorted(name for name in arrays if name.startswith(part))
 
 
-def test_no_validation_records(drawn):
-    data = open_data(drawn[0], "fit", val_share=0)
-    assert len(data.records("train")) == 36
-    assert data.val_dataloader() == []
-
-
 def test_training_pictures_alone_are_enough_to_train(tmp_path):
     write_pictures(tmp_path, test=0)
     assert len(open_data(tmp_path, "fit").records("val")) == 4
@@ -622,31 +616,3 @@ def test_pictures_are_looked_at_in_many_tasks(tmp_path):
 def test_impossible_settings(settings, message):
     with pytest.raises(ConfigurationError, match=message):
         ImageFolderVFL(**settings)
-
-
-CONSTANTS = {"mean": [0.5] * 3, "deviation": [0.25] * 3}
-
-
-@pytest.mark.parametrize(
-    "other",
-    [{"val_share": 0.2}, {"size": 64}, {"fit_records": None}, {"seed": 1}, CONSTANTS],
-    ids=lambda o: next(iter(o)),
-)
-def test_a_checkpoint_keeps_what_decides_about_the_records(tmp_path, other):
-    torch.save(ImageFolderVFL().state_dict(), tmp_path / "state.pt")
-    kept = torch.load(tmp_path / "state.pt", weights_only=True)
-    ImageFolderVFL(data_dir=tmp_path, batch_size=7, threads=1).load_state_dict(kept)
-    with pytest.raises(
-        ConfigurationError, match=f"on ImageFolderVFL with {next(iter(other))} = .*; give the same {next(iter(other))}"
-    ):
-        ImageFolderVFL(**other).load_state_dict(kept)
-
-
-def test_constants_come_back_from_a_checkpoint(tmp_path):
-    torch.save(ImageFolderVFL(**CONSTANTS).state_dict(), tmp_path / "state.pt")
-    ImageFolderVFL(**CONSTANTS).load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-
-
-def test_the_folder_of_all_data(tmp_path, monkeypatch):
-    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
-    assert ImageFolderVFL().data_dir == tmp_path / "image_folder"

@@ -124,16 +124,6 @@ def test_views_are_scaled_by_their_own_training_pixels(drawn):
     np.testing.assert_allclose(fifth, (val - train.mean()) / train.std(), rtol=1e-4, atol=1e-5)
 
 
-def test_validation_objects_are_drawn_by_the_seed_and_stratified(drawn):
-    folder, _ = drawn
-    chosen = []
-    for seed in (0, 0, 1):
-        records = open_data(folder, "fit", seed=seed).records("val")
-        assert records.labels.tolist() == list(range(10))
-        chosen.append(records.ids.tolist())
-    assert chosen[0] == chosen[1] != chosen[2]
-
-
 def test_pictures_are_read_once(drawn, monkeypatch):
     folder, _ = drawn
     opened = []
@@ -160,27 +150,11 @@ def test_shapes_need_no_files(tmp_path):
     [
         ({"size": 0}, "size must be at least 1 pixel; got 0"),
         ({"channels": 2}, r"channels must be 1 \(grey\) or 3 \(RGB\); got 2"),
-        ({"val_share": 1.0}, "val_share 1.0 leaves no records for training"),
     ],
 )
 def test_impossible_settings(settings, message):
     with pytest.raises(ConfigurationError, match=message):
         ModelNet10Views(**settings)
-
-
-def test_a_checkpoint_keeps_what_decides_about_the_records(drawn):
-    folder, _ = drawn
-    kept = open_data(folder, "fit").state_dict()
-    assert kept == {
-        "partitioner": "Views()",
-        "normaliser": "Unchanged()",
-        "seed": 0,
-        "val_share": 0.5,
-        "size": 8,
-        "channels": 1,
-    }
-    with pytest.raises(ConfigurationError, match=r"partitioner = Views\(\), these data have Views\(parties=6\); give"):
-        open_data(folder, "fit", partitioner=Views(6)).load_state_dict(kept)
 
 
 def test_missing_views_are_refused_by_the_name_of_the_object(spoilt):
@@ -263,8 +237,3 @@ def test_without_pillow(drawn, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ConfigurationError, match="read with Pillow, which is not installed; pip install pillow"):
         open_data(drawn[0])
-
-
-def test_the_folder_of_all_data(tmp_path, monkeypatch):
-    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
-    assert ModelNet10Views().data_dir == tmp_path / "model_net"

@@ -95,13 +95,6 @@ def test_views_and_classes_are_reported_once(tmp_path, monkeypatch):
     assert said == ["MultiView: 60 records in 2 views (voice, face), 4 classes of 10 to 30"]
 
 
-def test_the_folder_of_all_data(tmp_path, monkeypatch):
-    (tmp_path / "multi_view").mkdir()
-    write_npz(tmp_path / "multi_view")
-    monkeypatch.setenv("LIGHTNING_VFL_DATA", str(tmp_path))
-    assert MultiView().num_classes == 3
-
-
 def test_no_file(tmp_path):
     (tmp_path / ".old.npz").touch()
     (tmp_path / "mine.txt").touch()
@@ -226,22 +219,6 @@ def test_a_damaged_matrix(tmp_path):
     content[500] ^= 1
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"cannot be read as a NumPy file \(BadZipFile: Bad CRC-32 .*\); save"):
-        open_data(tmp_path)
-
-
-def test_a_matlab_file_that_is_none(tmp_path):
-    (tmp_path / "mine.mat").write_bytes(b"<html>404</html>")
-    with pytest.raises(ConfigurationError, match=r"mine.mat cannot be read as a MATLAB file \(\w+: .*\); replace it"):
-        open_data(tmp_path)
-
-
-def test_a_table_of_cells(tmp_path):
-    cells = cell_array([np.zeros((4, 1))] * 4).reshape(2, 2)
-    savemat(tmp_path / "mine.mat", {"X": cells, "Y": [1, 2, 1, 2]})
-    with pytest.raises(
-        ConfigurationError,
-        match=r"X of .* must be a cell array of views in one row or column; got a cell array of 2 x 2; save a cell",
-    ):
         open_data(tmp_path)
 
 
