@@ -47,18 +47,21 @@ FACTORIES: dict[str, Callable[[], Aggregator]] = {
     "LagrangeCoded": partial(LagrangeCoded, insecure_seeded_secrets=True),
     "LagrangeShared": partial(LagrangeShared, insecure_seeded_secrets=True),
     "LocalGaussian": partial(LocalGaussian, draws="seeded"),
+    "LocalGaussian, side by side": lambda: LocalGaussian(inner=Concat(), draws="seeded"),
     "MaskedSum": partial(MaskedSum, allow_single=True, insecure_seeded_secrets=True),
     "MaskedSum, with recovery": partial(MaskedSum, recovery="auto", allow_single=True, insecure_seeded_secrets=True),
     "PoissonBinomial": lambda: PoissonBinomial(
         MaskedSum(allow_single=True, insecure_seeded_secrets=True), clip=8.0, draws="seeded"
     ),
 }
+SIDE_BY_SIDE = ("Concat", "LocalGaussian, side by side")
 IN_THE_CLEAR = [name for name, make in FACTORIES.items() if make().wire is None]
 # How far a round may be off ``plain``, in every element: what the docstrings state, for the numbers of this file.
 ERROR = {
     "LagrangeCoded": 2.0**-4,  # l_w = 10, four terms below 16 in absolute value of four parties, data on a grid
     "LagrangeShared": 2.0**-17,
     "LocalGaussian": 10 * LocalGaussian().sigma(D, M),
+    "LocalGaussian, side by side": 10 * LocalGaussian().sigma(D, M),
     "MaskedSum": M * 2.0**-24,
     "MaskedSum, with recovery": M * 2.0**-24,
     "PoissonBinomial": 10 * (8**2 * M / (4 * 0.25**2 * 16)) ** 0.5,  # ten standard deviations
@@ -137,7 +140,7 @@ def test_absent_segments_are_marked(name):
     who, roll = subject(name).partly
     played = subject(name).play(roll)
     columns = wire_of(played.aggregator).clear(played.contribution, played.parties, roll).columns
-    expected = [bool(x) for x in roll.included for _ in range(D)] if name == "Concat" else [True] * D
+    expected = [bool(x) for x in roll.included for _ in range(D)] if name in SIDE_BY_SIDE else [True] * D
     assert columns.tolist() == expected, who
 
 

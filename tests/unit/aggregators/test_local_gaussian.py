@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from lightning_vfl.aggregators import Aggregator, Concat, LocalGaussian, Max, Mean, Sum
+from lightning_vfl.aggregators import Concat, LocalGaussian, Max, Mean, Sum
 from lightning_vfl.aggregators.clear import InTheClear, wire_of
 from lightning_vfl.aggregators.local_gaussian import normal
 from lightning_vfl.callbacks import Stragglers
@@ -178,12 +178,6 @@ def test_noise_is_independent_of_everything_else_that_is_drawn():
     assert abs(following) * np.sqrt(columns.numel()) < stats.norm.isf(RARE / 2)
 
 
-def test_noise_has_a_name():
-    assert torch.equal(drawn(), drawn())
-    for other in ({"round": 1}, {"stage": "test"}, {"seed": 1}):
-        assert not torch.isin(drawn()[0], drawn(**other)).any()
-
-
 def test_a_row_of_noise_does_not_depend_on_how_many_there_are():
     """Also where a pair of the transform stretches over two rows."""
     for columns in (1, 3, 4):
@@ -219,22 +213,6 @@ def test_two_processes_draw_what_one_would_have_drawn():
         own = replace(view, rows=part)
         assert torch.equal(uploads(aggregator, mine, own), whole[:, rows])
         assert torch.equal(aggregator.wire.clear(mine, own, server.roll).value, value[rows])
-
-
-def test_parties_together_send_what_each_sends_alone():
-    aggregator, contribution, view, _ = setting()
-    whole = uploads(aggregator, contribution, view)
-    for party, h in enumerate(contribution.leaves):
-        assert torch.equal(uploads(aggregator, Embeddings((h,)), replace(view, parties=(party,)))[0], whole[party])
-
-
-def test_messages_fit_their_leg():
-    aggregator, contribution, view, server = setting()
-    (leg,) = aggregator.wire.legs(B, server.widths, (), server.roster)
-    message = first_leg(aggregator, contribution, view)
-    assert (message.kind, message.to) == (leg.kind, leg.to)
-    assert [piece.numel() * piece.element_size() for piece in message.pieces] == leg.bytes.tolist()
-    assert [piece.dtype for piece in message.pieces] == [torch.float32] * M
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
@@ -273,16 +251,6 @@ def test_shapes_are_those_of_the_inner(inner):
     assert torch.equal(aggregator.columns((D,) * M, server.roll), plain.columns((D,) * M, server.roll))
     assert aggregator.wire.legs(B, server.widths, (), roster)[0].bytes.tolist() == [4 * B * D] * M
     assert aggregator.wire.downlink(B, server.widths, roster).bytes.tolist() == [4 * B * D] * M
-
-
-@pytest.mark.parametrize("inner", ["Mean", "Sum", "Concat"])
-@pytest.mark.parametrize("who", [(1, 1, 1, 1), (1, 0, 0, 1), (0, 0, 0, 0)])
-def test_pullback_is_the_adjoint_of_plain(inner, who):
-    """<g, J v> by central differences of plain in float64; rows inside the clip and outside it."""
-    aggregator, contribution, view, server = setting(inner, who, dtype=torch.float64)
-    norms = torch.cat([h.norm(dim=1) for h in contribution.leaves])
-    assert 0 < (norms < 1).sum() < len(norms)
-    check_adjoint(aggregator, contribution, view, server, lambda h: aggregator.plain(h, server.roll))
 
 
 @every_inner
@@ -441,15 +409,6 @@ class Hidden(Mean):
 def test_bad_settings_are_refused_with_the_way_out(settings, said):
     with pytest.raises(ConfigurationError, match=said):
         LocalGaussian(**settings)
-
-
-def test_the_derived_capabilities():
-    assert LocalGaussian().wire is not None
-    assert LocalGaussian().wire.traits.visible
-    assert issubclass(LocalGaussian, Aggregator)
-    assert repr(LocalGaussian(inner=Max())) == (
-        "LocalGaussian(noise=Budget(epsilon=5.0, delta=1e-05), clip=1.0, inner=Max(), bounds='record', draws='system')"
-    )
 
 
 def test_the_price_of_one_upload_never_stands_alone_where_there_were_more():

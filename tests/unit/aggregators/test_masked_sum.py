@@ -290,40 +290,6 @@ def test_widths_are_those_of_the_layout(roster, layout, width):
         assert aggregator.out_width(width, roster) == groups * width
 
 
-def test_the_active_party_adds_to_all_segments():
-    roster = Roster(((0,), (1,), (2,), (3,)), active=2)
-    h = [torch.full((B, D), float(m == 1)) for m in range(4)]
-    h[2] = torch.arange(3 * D).repeat(B, 1) / 4.0
-    value = round_of(MaskedSum("segments"), roster, tuple(h)).run()
-    others = torch.tensor([0.0] * D + [1.0] * D + [0.0] * D)
-    assert torch.equal(value, h[2] + others)
-
-
-def test_an_absent_segment_is_zero_and_so_is_its_gradient_for_everybody():
-    roster = Roster(((0,), (1, 2), (3,)), active=0)
-    for absent in ({1}, {2}, {1, 2}):
-        generator = torch.Generator().manual_seed(0)
-        h = tuple(torch.randn(B, width_of("segments", roster, m), generator=generator) for m in range(4))
-        leaves = tuple(x.requires_grad_() for x in h)
-        # a party of a group that has lost another is dropped by the rule of the set
-        arrived = (
-            MaskedSum("segments", allow_single=True)
-            .among(roster)
-            .wire.takes_part(torch.ones(4).bool(), mask_of({0, 1, 2, 3} - absent, 4), roster)
-        )
-        assert arrived.tolist() == [True, False, False, True]
-        included = set(arrived.nonzero().flatten().tolist())
-        value = round_of(MaskedSum("segments", allow_single=True), roster, leaves, included=included).run()
-        assert not value[:, :D].any()
-        assert value[:, D:].abs().min() > 0
-        grad = torch.randn(value.shape, generator=generator)
-        grads = torch.autograd.grad(value, leaves, grad)
-        assert torch.equal(grads[0], torch.cat([torch.zeros(B, D), grad[:, D:]], 1))
-        assert not grads[1].any()
-        assert not grads[2].any()
-        assert torch.equal(grads[3], grad[:, D:])
-
-
 @examples(15)
 @given(st.data(), st.sampled_from(["sum", "segments"]))
 def test_gradients_are_those_of_a_plain_sum(data, layout):
