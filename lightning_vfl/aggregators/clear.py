@@ -3,6 +3,7 @@
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -76,7 +77,7 @@ class InTheClear(EmbeddingWire):
 
     traits = Traits(visible=True, loses_quietly=True)
 
-    @property
+    @cached_property
     def compresses(self) -> bool:
         """Whether messages have other numbers than embeddings and gradients."""
         return self.compressor is not None or self.gradient_compressor is not None
@@ -184,8 +185,7 @@ class PlainServer(ServerSide):
         with torch.enable_grad():
             leaves = tuple(x.detach().requires_grad_() for x in h)
             z = self.aggregator.plain(leaves, roll, present)
-        widths = tuple(x.shape[1] for x in h)
-        return Aggregate(z.detach(), self.aggregator.columns(widths, roll), saved=_Saved(leaves, z))
+        return Aggregate(z.detach(), saved=_Saved(leaves, z))
 
     def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
         saved = aggregate.saved

@@ -8,6 +8,7 @@ two sides of a wire are separate objects, so that each can run in a process of i
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -39,7 +40,7 @@ class Traits:
     corrects: int = 0
     steady: bool = False
 
-    @property
+    @cached_property
     def subtractable(self) -> bool:
         """Whether uploads are hidden, and sums with and without a party still tell the party's embedding."""
         return not (self.visible or self.steady)

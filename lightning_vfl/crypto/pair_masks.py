@@ -144,7 +144,7 @@ class PairKeystream:
         progress = self._progress.open()
         self._refuse_other(values)
         combine, encryptor = _combine[sign], progress.encryptor
-        encryptor.reset_nonce(self._first_block(progress, round))
+        encryptor.reset_nonce(_first_block(round, progress))
         target, words = _scratch.target, _scratch.words[self.word.itemsize]
         step = CHUNK // self.word.itemsize
         for begin in range(0, len(values), step):
@@ -172,12 +172,10 @@ class PairKeystream:
             twin.add_to(minus, round, -1)
             return
         progress, other = self._progress.open(), twin._progress.open()
-        for values in (plus, minus):
-            self._refuse_other(values)
+        self._refuse_other(plus, minus)
         encryptor = progress.encryptor
-        encryptor.reset_nonce(self._first_block(progress, round))
-        if other is not progress:
-            self._first_block(other, round)
+        streams = (progress,) if other is progress else (progress, other)
+        encryptor.reset_nonce(_first_block(round, *streams))
         target, words = _scratch.target, _scratch.words[self.word.itemsize]
         step = CHUNK // self.word.itemsize
         for begin in range(0, len(plus), step):
@@ -186,22 +184,25 @@ class PairKeystream:
             np.add(piece, words[: len(piece)], out=piece)
             np.subtract(opposite, words[: len(piece)], out=opposite)
 
-    def _refuse_other(self, values: "UInts") -> None:
-        if values.dtype != self.word or values.ndim != 1:
-            raise ValueError(f"values must be (n,) {self.word}; got {values.shape} {values.dtype}")
+    def _refuse_other(self, *rows: "UInts") -> None:
+        for values in rows:
+            if values.dtype != self.word or values.ndim != 1:
+                raise ValueError(f"values must be (n,) {self.word}; got {values.shape} {values.dtype}")
 
-    def _first_block(self, progress: _Progress, round: int) -> bytes:
-        """The counter block at the start of the round; marks the round as used."""
-        round = operator.index(round)
-        if not 0 <= round < ROUNDS:
-            raise ValueError(f"round must fit 64 bits; got {round}")
+
+def _first_block(round: int, *streams: _Progress) -> bytes:
+    """The counter block at the start of the round; marks the round as used in each of the streams."""
+    round = operator.index(round)
+    if not 0 <= round < ROUNDS:
+        raise ValueError(f"round must fit 64 bits; got {round}")
+    for progress in streams:
         if round <= progress.last:
             raise ValueError(
                 f"round {round} must be above the last round {progress.last}, because words must never be used twice; "
                 "use increasing rounds, or set up again with new keys"
             )
         progress.last = round
-        return round.to_bytes(8, "big") + bytes(8)
+    return round.to_bytes(8, "big") + bytes(8)
 
 
 class PairMasks:

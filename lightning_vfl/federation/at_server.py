@@ -171,10 +171,10 @@ class AtServer(Place):
             aggregate = self.decoded(module, batch, names, uploads, Exclude())
             if aggregate is None:
                 raise ConfigurationError(f"the {names.stage} cannot be decoded; the line above says why")
-            value, columns = aggregate.value, aggregate.columns
+            value = aggregate.value
         else:
-            value, columns = self._in_the_clear(module, batch, uploads), module.columns_from(uploads.roll)
-        output: Tensor = module.head(value, columns)
+            value = self._in_the_clear(module, batch, uploads)
+        output: Tensor = module.head(value, module.columns_from(uploads.roll))
         return output
 
     def _in_the_clear(self, module: Any, batch: VerticalBatch, uploads: Uploads) -> Tensor:

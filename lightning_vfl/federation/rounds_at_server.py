@@ -57,7 +57,7 @@ class RoundsAtServer(AtServer):
 
         behind: Tensor | None = None  # a loss of zero, whose gradient at the cut is that of the label holder
         if aggregate is not None and module.halved:
-            crossing = module.head(arrived(aggregate.value, send_back), aggregate.columns)
+            crossing = module.head(arrived(aggregate.value, send_back), module.columns_from(uploads.roll))
             uploads, behind = self._cross(module, crossing, names, at, uploads, attendance)
             aggregate = aggregate if behind is not None else None
         if plan is None:
@@ -75,7 +75,7 @@ class RoundsAtServer(AtServer):
         if behind is not None:
             return Step(behind, ())
         value = arrived(aggregate.value, send_back)
-        output = module.head(module.guard(value, batch, names), aggregate.columns)
+        output = module.head(module.guard(value, batch, names), module.columns_from(uploads.roll))
         return Step(module.rank_loss(output, module.with_targets(batch)), ())
 
     def _cross(

@@ -61,8 +61,9 @@ class PartyBank(nn.Module):
 
     def forward(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The M embeddings."""
-        h = self.some(features, range(len(self)))
-        return tuple([h[m] for m in range(len(self))])
+        everybody = range(len(features))
+        h = self.some(features, everybody)
+        return tuple([h[m] for m in everybody])
 
     def some(self, features: tuple[Tensor, ...], parties: Collection[int]) -> dict[int, Tensor]:
         """The embeddings of ``parties``; the other bottoms do not run."""
@@ -76,19 +77,21 @@ class PartyBank(nn.Module):
                 h.update(zip(run, together.unbind(0), strict=True))
         for m in parties:
             if m not in h:
-                self._seed(m, features[m].device)
+                if m in self._drawing:
+                    self._seed(m, features[m].device)
                 h[m] = bottoms[m](features[m])
         return h
 
     def one(self, party: int, x: Tensor) -> Tensor:
         """The embedding (B, D_m) of one party, alone."""
-        self._seed(party, x.device)
+        if party in self._drawing:
+            self._seed(party, x.device)
         h: Tensor = self.parties[party](x)
         return h
 
     def _seed(self, party: int, device: torch.device) -> None:
         """Make what a bottom draws next depend on ``stream`` and its party alone."""
-        if party in self._drawing and self.stream is not None:
+        if self.stream is not None:
             seed, names = self.stream
             seed_torch(device, self.keys.get(party, seed), *names, "party", party)
 

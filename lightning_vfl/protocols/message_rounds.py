@@ -10,6 +10,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_updates import LocalUpdate
 from lightning_vfl.missing import Exclude, MissingPolicy
@@ -222,8 +223,8 @@ class MessageRounds(SplitModel):
 
     def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
         """The embeddings or features that the parties contribute; in the clear, only included parties compute."""
-        clear = self.aggregator.wire is None
-        if clear and not (roll.complete or self.trains_jointly):
+        clear = type(self.wire) is InTheClear  # an author's subclass sends messages of its own
+        if clear and not roll.complete and not self.trains_jointly:
             return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
         return contribute(self.aggregator.form, bottoms, batch.features, None if clear else batch.present)
 
@@ -244,14 +245,14 @@ class MessageRounds(SplitModel):
             copies = len(at_server.record_ids) // len(batch.record_ids)
             contribution = Embeddings(tuple(h.repeat(copies, 1) for h in contribution.leaves))
         value, exchange = self.exchange(at_server or batch, contribution, names, roll, policy)
-        if self.trains_jointly and not roll.complete:  # DDP needs a gradient of every parameter in every process
+        if not roll.complete and self.trains_jointly:  # DDP needs a gradient of every parameter in every process
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
         guard = partial(self.guard, batch=batch, names=names)
         if isinstance(self.top, HalvedTop):
             self.top.guard = guard
         else:
             value = guard(value)
-        return self.head(value, exchange.aggregate.columns), exchange
+        return self.head(value, self.columns_from(roll)), exchange
 
     def behind_cut(self, crossing: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """The output of the active party's half of a top for what has crossed the cut, in that party's process."""
@@ -291,12 +292,13 @@ class MessageRounds(SplitModel):
             parties = replace(parties, memory=memory)
         seen = batch.present if self.wire.traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
-        if aggregator.wire is None:  # a wire hands on what has come
+        clear = type(self.wire) is InTheClear
+        if clear:  # a wire hands on what has come
             self.refuse_uncounted(roll, seen)
         exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
         value = exchange.run()
-        exact = aggregator.wire is not None and aggregator.accounting is None  # noise is drawn anew
-        if exact and not self._decoding_tried and not roll.complete:
+        once = not (roll.complete or clear or self._decoding_tried)
+        if once and aggregator.accounting is None:  # with noise, which is drawn anew, there is nothing to compare
             self._decoding_tried = exchange.refuse_other_decoding()
         if stage == Stage.FIT:
             self.used |= {"aggregator", "compressor"}

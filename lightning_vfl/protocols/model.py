@@ -760,17 +760,18 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
             value: (B, D_out).
             columns: (D_out,) bool, the columns that arrived; None: all.
         """
+        top = self.top
         self._seed_top(value.device, None, "server")
-        if isinstance(self.top, HalvedTop):
-            self.top.seed = partial(self._seed_top, value.device, self.roster.active, "active")
+        if isinstance(top, HalvedTop):
+            top.seed = partial(self._seed_top, value.device, self.roster.active, "active")
         value = self.join(value, columns)
-        takes_columns = isinstance(self.top, ColumnAwareTop | HalvedTop)
-        output: Tensor = self.top(value, columns) if takes_columns else self.top(value)
+        takes_columns = isinstance(top, ColumnAwareTop | HalvedTop)
+        output: Tensor = top(value, columns) if takes_columns else top(value)
         return output
 
     def _seed_top(self, device: torch.device, owner: int | None, what: str) -> None:
         """Let what a part of the top draws in a round depend on the round and its owner alone."""
-        if self.training and self.bottoms.stream is not None and self._top_may_draw:
+        if self._top_may_draw and self.training and self.bottoms.stream is not None:
             seed, names = self.bottoms.stream
             seed_torch(device, self.keys.get(owner, seed), *names, what)
 

@@ -150,28 +150,25 @@ class Exchange:
         self.aggregator = aggregator
         self.contribution = contribution
         self.parties = parties
-        # whoever is included answers also where fewer answers are enough: these are messages that an audit hears
-        self.server = (
-            server
-            if tap is None or aggregator.wire is None
-            else replace(server, roll=replace(server.roll, responders=server.roll.included))
-        )
+        self.server = server
         self.policy = policy or Exclude()
         self.wire = wire or wire_of(aggregator)
         self.sides = sides or Sides.of(self.wire)
         self.tap = tap
+        if tap is not None and type(self.wire) is not InTheClear:
+            # whoever is included answers also where fewer answers are enough: these are messages that an audit hears
+            self.server = replace(server, roll=replace(server.roll, responders=server.roll.included))
 
     def run(self) -> Tensor:
         """The value of the aggregate, (B, D_out), connected to the leaves of the contribution."""
-        compressed = isinstance(self.wire, InTheClear) and self.wire.compresses
         # autograd differentiates ``plain`` itself; a node would take 0.7 ms more at M = 28
-        if self.aggregator.wire is None and not compressed:
-            roll, server = self.server.roll, self.server
+        if type(self.wire) is InTheClear and not self.wire.compresses:
+            server = self.server
             leaves = self.contribution.leaves
             if self.tap is not None:
                 leaves = _Heard.apply(self.tap, server, *leaves)  # type: ignore[no-untyped-call]  # torch's
-            clear = self.aggregator.plain(self._completed(leaves), roll, server.present)
-            self.aggregate = Aggregate(clear.detach(), self.aggregator.columns(server.widths, roll))
+            clear = self.aggregator.plain(self._completed(leaves), server.roll, server.present)
+            self.aggregate = Aggregate(clear.detach())
             if self.tap is not None:
                 if any(_memory(clear) == _memory(h) for h in leaves):
                     clear = clear.clone()  # the top may write into what it is given, but not into what was sent

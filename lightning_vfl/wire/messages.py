@@ -184,12 +184,10 @@ class Aggregate:
 
     Args:
         value: (B, D_out).
-        columns: (D_out,) bool, False where a segment of the joint embedding is absent.
         saved: the values that the server needs for its answer.
         corrected: the parties whose answers were wrong and were corrected.
     """
 
     value: Tensor
-    columns: Tensor
     saved: Any = None
     corrected: tuple[int, ...] = ()

@@ -87,7 +87,7 @@ class AddingServer(ServerSide):
 
 
 def real_sum(total):
-    return Aggregate((total.double() / SCALE).float(), torch.ones(total.shape[1], dtype=torch.bool))
+    return Aggregate((total.double() / SCALE).float())
 
 
 class LinearSum(Aggregator):

@@ -3,7 +3,7 @@
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -195,7 +195,7 @@ class CodedWire(Wire, ABC):
     coding: Coding
     equivalent: bool
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         return Traits(visible=False, loses_quietly=True, equivalent=self.equivalent, corrects=self.coding.wrong)
 
@@ -227,9 +227,8 @@ class MeanServer(ServerSide, ABC):
 
 
 def aggregate_of(mean: Tensor, corrected: Parties = ()) -> Aggregate:
-    """The aggregate of a decoded mean (B, D), all of whose columns are there."""
-    columns = torch.ones(mean.shape[1], dtype=torch.bool)
-    return Aggregate(mean.to(torch.get_default_dtype()), columns, corrected=corrected)
+    """The aggregate of a decoded mean (B, D)."""
+    return Aggregate(mean.to(torch.get_default_dtype()), corrected=corrected)
 
 
 def received_by(holders: Sequence[int], message: Message) -> Tensor:

@@ -51,7 +51,7 @@ class MaskedWire(Wire):
     equivalent: bool
     claim: Callable[[int, int], str] | None = None
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         loses_quietly = self.layer.layout == "segments" or self.layer.recovery is not None
         charged = self.claim is not None  # the sums are of random draws, and each sum is charged
@@ -290,7 +290,6 @@ class MaskedServer(ServerSide):
         """The aggregate from the sum of the integers of each segment."""
         sums = self.sums.segments(roster)
         width = widths[0] // len(sums.of[0])
-        columns = self.sums.columns(roster, width, roll)
         parts = []
         for members, total in zip(sums.members, totals, strict=True):
             counted = self.sums.counted(members, roll)
@@ -299,14 +298,17 @@ class MaskedServer(ServerSide):
             else:
                 parts.append(torch.zeros(len(ids), width, dtype=torch.float64))
         value = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
-        return Aggregate(value.to(ids.device, torch.get_default_dtype()), columns)
+        return Aggregate(value.to(ids.device, torch.get_default_dtype()))
 
     def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
         """Each member is sent the gradient of its segments."""
         sums = self.sums.segments(view.roster)
         included = view.roll.included_parties
-        useful = grad if view.roll.complete else grad * aggregate.columns.to(grad.device)
-        parts = dict(enumerate(torch.split(useful, grad.shape[1] // len(sums.members), 1)))
+        width = grad.shape[1] // len(sums.members)
+        useful = grad
+        if not view.roll.complete:
+            useful = grad * self.sums.columns(view.roster, width, view.roll).to(grad.device)
+        parts = dict(enumerate(torch.split(useful, width, 1)))
         pieces = tuple(sums.whole(parts, m) for m in included)
         return Message(GRADIENTS, "parties", (), pieces, receivers=included, round=view.names)
 

@@ -69,7 +69,7 @@ class Ends:
         leaves, computed = self.collect(replica, batch, event, plan.round)
         roster = self.module.roster.joined_by(event.party)
         value, exchange = self.module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
-        output = replica.top(self.module.join(value, exchange.aggregate.columns))
+        output = replica.top(self.module.join(value, self.module.columns_from(plan.round.roll)))
         loss = mean_loss(self.module.objective, output, batch)
         wanted = [leaves[m] for m in learning] + (_trained(replica) if plan.steps else [])
         gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))

@@ -138,8 +138,8 @@ def test_rows_that_a_party_does_not_hold_do_not_count(name, held, who):
 @every_aggregator
 def test_absent_segments_are_marked(name):
     who, roll = subject(name).partly
-    played = subject(name).play(roll)
-    columns = wire_of(played.aggregator).clear(played.contribution, played.parties, roll).columns
+    of = subject(name)
+    columns = of.aggregator.columns(of.aggregator.widths(of.width, of.roster), roll)
     expected = [bool(x) for x in roll.included for _ in range(D)] if name in SIDE_BY_SIDE else [True] * D
     assert columns.tolist() == expected, who
 
