@@ -1,4 +1,4 @@
-"""Write the table of coalitions into docs/aggregators.md: ``python -m tests.coalitions``."""
+"""Write the table of coalitions into docs/results/coalitions.md: ``python -m tests.coalitions``."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -9,7 +9,7 @@ from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.types import Roster
 from tests.collusion import Slot, fallen, tolerated
 
-PAGE = Path(__file__).parents[1] / "docs" / "aggregators.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "coalitions.md"
 BEGIN, END = "<!-- coalitions: made by python -m tests.coalitions -->", "<!-- coalitions end -->"
 HEAD = (
     "| parties | layout | `recovery` | tolerated, the server tells the truth | tolerated, the server lies, and a "
