@@ -95,15 +95,17 @@ def wait_for(processes: dict[str, int], logs: dict[str, Path]) -> None:
 
     Raises:
         ConfigurationError: naming the process that failed first, with its last line.
+        SystemExit: with the status of the process that failed first, if it has no log: its line is here already.
     """
     left = dict(processes)
     try:
         while left:
             for name, status in _ended(left).items():
                 if status:
-                    how = how_it_ended(os.waitstatus_to_exitcode(status))
-                    print(f"{name} {how}: ending the other processes", file=sys.stderr)
-                    raise ConfigurationError(f"{name} {how}{_last_line(logs.get(name))}")
+                    code = os.waitstatus_to_exitcode(status)
+                    if code > 0 and name not in logs:
+                        raise SystemExit(code)
+                    raise ConfigurationError(f"{name} {how_it_ended(code)}{_last_line(logs.get(name))}")
             sleep(0.02)
     finally:
         _end(left)

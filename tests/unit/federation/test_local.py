@@ -33,7 +33,7 @@ def test_other_names_are_refused(name, message, tmp_path):
     ],
     ids=["killed", "failed"],
 )
-def test_a_process_that_dies_is_named_and_ends_the_others(tmp_path, monkeypatch, capsys, last, line):
+def test_a_process_that_dies_is_named_and_ends_the_others(tmp_path, monkeypatch, last, line):
     """Also those that do not act on SIGTERM, as a training that waits for the server."""
     monkeypatch.setattr(local, "TOLD", 0.3)
     monkeypatch.setattr(local, "GRACE", 0.3)
@@ -53,7 +53,20 @@ def test_a_process_that_dies_is_named_and_ends_the_others(tmp_path, monkeypatch,
         wait_for(processes, logs)
     assert time.monotonic() - began < 0.6 + 1.0
     assert not _runs(processes["other"])
-    assert "ending the other processes" in capsys.readouterr().err
+
+
+@pytest.mark.processes
+def test_a_process_that_prints_here_says_once_why_it_has_ended(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(local, "TOLD", 0.1)
+
+    def refuses():
+        raise ConfigurationError("use another protocol")
+
+    processes = {"server": start(refuses, None), "party": start(lambda: time.sleep(60), tmp_path / "party.txt")}
+    with pytest.raises(SystemExit, match="1"):
+        wait_for(processes, {"party": tmp_path / "party.txt"})
+    assert capfd.readouterr().err == "lightning-vfl: error: use another protocol\n"
+    assert not _runs(processes["party"])
 
 
 @pytest.mark.processes
