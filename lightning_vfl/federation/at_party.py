@@ -1,6 +1,5 @@
 """The process of one party: what is the same for all protocols, and its part of evaluations."""
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.at_server import metrics_of
 from lightning_vfl.federation.calls import numbers
@@ -21,6 +21,7 @@ from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.protocols.checks import labels_of
 from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
+from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch
 from lightning_vfl.wire import Message
@@ -150,9 +151,17 @@ class AtParty(Place):
 
     # ---- evaluation
 
-    @abstractmethod
     def evaluate(self, module: Any, batch: VerticalBatch, turn: Evaluation) -> Message | None:
-        """Take part in a round of evaluation; the server's answer. None: the round is closed."""
+        """Take part in a round of evaluation; the server's answer. None: the round is closed.
+
+        By default, the party sends its embeddings in the clear.
+        """
+        self.refuse_few(turn.called)
+        with torch.no_grad():
+            embedding = module.bottoms.one(self.party, batch.features[self.party])
+        message = Message(EMBEDDINGS, "server", (self.party,), (embedding,), round=turn.names)
+        labels = self.own_labels(module, batch)
+        return self.answer(module, self.tell_server(module, message, len(embedding), turn.key, labels))
 
     def miss(self, module: Any, batch: VerticalBatch, names: RoundNames) -> None:
         """Note a round of evaluation for which this party was not called; default: nothing."""
@@ -227,3 +236,9 @@ class AtParty(Place):
         if at >= self.link.standing.at or not self.link.metrics:
             self.link.ask(Key(at, 0), "metrics")
         module.log_dict({name: torch.tensor(value) for name, value in self.link.metrics.items()})
+
+
+def nothing_learnt(module: Any) -> Step:
+    """A step of other processes: it counts, and changes nothing here."""
+    zero = torch.stack([parameter.sum() for parameter in module.parameters()]).sum() * 0.0
+    return Step(zero, (), withheld=(module,))

@@ -167,25 +167,17 @@ class AtServer(Place):
         return [values, (parties & own[:, None]).to(torch.uint8)]
 
     def _output(self, module: Any, batch: VerticalBatch, names: RoundNames, uploads: Uploads) -> Tensor:
+        columns = module.columns_from(uploads.roll)
         if module.protected_evaluation:
             aggregate = self.decoded(module, batch, names, uploads, Exclude())
             if aggregate is None:
                 raise ConfigurationError(f"the {names.stage} cannot be decoded; the line above says why")
-            value = aggregate.value
-        else:
-            value = self._in_the_clear(module, batch, uploads)
-        output: Tensor = module.head(value, module.columns_from(uploads.roll))
-        return output
-
-    def _in_the_clear(self, module: Any, batch: VerticalBatch, uploads: Uploads) -> Tensor:
-        """The aggregate of the embeddings that have come."""
+            output: Tensor = module.head(aggregate.value, columns)
+            return output
         (message,) = uploads.messages
-        arrived = dict(zip(message.senders, message.pieces, strict=True))
-        empty = message.pieces[0].new_zeros
-        shapes = [(len(batch.record_ids), width) for width in module.embedding_widths]
-        h = tuple(arrived[m] if m in arrived else empty(shape) for m, shape in enumerate(shapes))
-        value: Tensor = module.joined(h, uploads.roll, batch.present)
-        return value
+        h = embeddings_of(module, len(batch.record_ids), dict(zip(message.senders, message.pieces, strict=True)))
+        output = module.output_of(h, uploads.roll, batch.present, columns)
+        return output
 
     def share_metrics(self, module: Any, split: str) -> None:
         """Tell the parties the metrics of an evaluation, which the label holder has told if it has the predictions."""
@@ -219,6 +211,13 @@ class AtServer(Place):
         metrics: dict[str, float] = header["metrics"]
         module.log_dict({name: torch.tensor(value) for name, value in metrics.items()})
         return metrics
+
+
+def embeddings_of(module: Any, rows: int, arrived: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
+    """The embeddings (B, D_m) of all parties; zeros for those of which none has ``arrived``."""
+    like = next(iter(arrived.values()), torch.empty(0))
+    widths = enumerate(module.embedding_widths)
+    return tuple(arrived[m] if m in arrived else like.new_zeros((rows, width)) for m, width in widths)
 
 
 def to_label_holder(module: Any, crossing: Tensor, names: RoundNames) -> Message:

@@ -1,15 +1,14 @@
 """One party's part of asynchronous events: it uploads, and waits until the server has served it."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
-import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.federation.answers import answered
 from lightning_vfl.federation.arrivals import OwnEvents
-from lightning_vfl.federation.at_party import AtParty, Evaluation
+from lightning_vfl.federation.at_party import AtParty, nothing_learnt
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.link import fields_of
 from lightning_vfl.federation.turns import at_of
@@ -60,7 +59,7 @@ class EventsAtParty(AtParty):
             self._served = self._upload(module, batch, event, at)
         served = self._served
         if served is None or served.event.number != names.round:
-            return _nothing_learnt(module)
+            return nothing_learnt(module)
         self._served = None
         module.enter_event(served.event)
         return self._learn(module, served)
@@ -73,9 +72,9 @@ class EventsAtParty(AtParty):
             return Step(None)
         module.books.mini_batches += 1
         if event.party != self.party:
-            return _nothing_learnt(module)
+            return nothing_learnt(module)
         served = self._upload(module, batch, event, at)
-        return _nothing_learnt(module) if served is None or not learns else self._learn(module, served)
+        return nothing_learnt(module) if served is None or not learns else self._learn(module, served)
 
     def _upload(self, module: "AsyncVFL", batch: VerticalBatch, event: Event, at: At) -> _Served | None:
         """Send this party's new embeddings; None: the epoch is over, and they are sent again in the next."""
@@ -94,19 +93,3 @@ class EventsAtParty(AtParty):
         loss = answered((served.grad,), (served.embedding,))
         learn = module.local_learning(served.features, {self.party: served.grad})
         return Step(loss, (self.party,), before_optimizer=learn)
-
-    # ---- evaluation
-
-    def evaluate(self, module: "AsyncVFL", batch: VerticalBatch, turn: Evaluation) -> Message | None:
-        self.refuse_few(turn.called)
-        with torch.no_grad():
-            embedding = module.bottoms.one(self.party, batch.features[self.party])
-        message = Message(EMBEDDINGS, "server", (self.party,), (embedding,), round=turn.names)
-        labels = self.own_labels(module, batch)
-        return self.answer(module, self.tell_server(module, message, len(embedding), turn.key, labels))
-
-
-def _nothing_learnt(module: Any) -> Step:
-    """A step of another party: it counts, and changes nothing here."""
-    zero = torch.stack([parameter.sum() for parameter in module.parameters()]).sum() * 0.0
-    return Step(zero, ())

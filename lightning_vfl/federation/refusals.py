@@ -8,6 +8,8 @@ from lightning_vfl.federation.charter import Alignment, Weights
 from lightning_vfl.federation.run import Run
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.checks import refuse_scaler
+from lightning_vfl.protocols.decoupled import DecoupledVFL
+from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.protocols.subsets import Everybody
 from lightning_vfl.support import Part, refuse_unsupported
 
@@ -41,9 +43,11 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
     """
     model, trainer, data = run.model, run.trainer, run.data
     refuse_protocol(type(model))
+    if isinstance(model, AsyncVFL | DecoupledVFL):
+        _refuse_labels_at_party(model)
     if isinstance(model, AsyncVFL):
-        _refuse_events(model, data)
-    elif not isinstance(model.subsets, Everybody) or model.faults_in_evaluation:
+        _refuse_workers(data)
+    elif isinstance(model, SplitVFL) and (not isinstance(model.subsets, Everybody) or model.faults_in_evaluation):
         setting = "faults_in_evaluation" if model.faults_in_evaluation else f"subsets: {type(model.subsets).__name__}"
         raise ConfigurationError(f"{setting} runs simulated only; leave it out between processes")
     if model.halved:
@@ -104,8 +108,8 @@ def _refuse_partly_held(run: Run) -> None:
         raise ConfigurationError(
             "alignment: psi finds the records that all parties hold; use overlap: inner, or alignment: clear"
         )
-    if run.injected or isinstance(run.model, AsyncVFL):
-        what = "--inject" if run.injected else "AsyncVFL"
+    if run.injected or isinstance(run.model, AsyncVFL | DecoupledVFL):
+        what = "--inject" if run.injected else type(run.model).__name__
         raise ConfigurationError(
             f"{what} needs the holders of all records in every process; use overlap: inner between processes"
         )
@@ -133,13 +137,17 @@ def refuse_seeded(*parts: Any) -> None:
         left += [(inner, name) for inner in settings.values()]
 
 
-def _refuse_events(model: AsyncVFL, data: Any) -> None:
-    """Refuse settings that asynchronous events between processes do not have."""
+def _refuse_labels_at_party(model: AsyncVFL | DecoupledVFL) -> None:
+    """Refuse a party that would have to send labels of records that it does not train on."""
     if model.active is not None:
         raise ConfigurationError(
-            f"AsyncVFL needs the labels at the server between processes, because party {model.active} would have to "
-            "send them for the batches of all others; leave out active, or use SplitVFL"
+            f"{type(model).__name__} needs the labels at the server between processes, because party {model.active} "
+            "would have to send them for the batches of all others; leave out active, or use SplitVFL"
         )
+
+
+def _refuse_workers(data: Any) -> None:
+    """Refuse workers that load the batches of asynchronous events before these are known."""
     if data.num_workers:
         raise ConfigurationError(
             f"AsyncVFL loads a batch between processes when its upload has come; use num_workers: 0, not "

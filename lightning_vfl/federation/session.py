@@ -15,6 +15,8 @@ from lightning_vfl.federation.at_party import AtParty
 from lightning_vfl.federation.at_server import AtServer
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile
 from lightning_vfl.federation.connections import party_credentials, server_credentials
+from lightning_vfl.federation.decoupled_at_party import DecoupledAtParty
+from lightning_vfl.federation.decoupled_at_server import DecoupledAtServer
 from lightning_vfl.federation.events_at_party import EventsAtParty
 from lightning_vfl.federation.events_at_server import EventsAtServer
 from lightning_vfl.federation.grpc_client import Dialled
@@ -34,6 +36,7 @@ from lightning_vfl.federation.versions import about, upgrade
 from lightning_vfl.federation.watch import State, Watch, counts
 from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
+from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.types import Seat
 
 _RELAYED = 60.0  # seconds that a relay may take to bring the last requests
@@ -250,7 +253,9 @@ def _dialled(run: Run, proxy: str | None) -> Dialled:
 
 def _places(model: Any) -> tuple[type[AtServer], type[AtParty]]:
     """The places of a protocol: the server's, and a party's."""
-    return (EventsAtServer, EventsAtParty) if isinstance(model, AsyncVFL) else (RoundsAtServer, RoundsAtParty)
+    if isinstance(model, AsyncVFL):
+        return EventsAtServer, EventsAtParty
+    return (DecoupledAtServer, DecoupledAtParty) if isinstance(model, DecoupledVFL) else (RoundsAtServer, RoundsAtParty)
 
 
 def _by_certificate(charter: Charter) -> Callable[[bytes | None], int]:

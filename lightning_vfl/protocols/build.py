@@ -352,11 +352,16 @@ def refuse_uncounted(aggregator: Aggregator, widths: tuple[int, ...], roll: Roll
         raise ConfigurationError(f"plain of {type(aggregator).__name__} uses the embeddings of {what} in it")
 
 
-def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int) -> list[nn.Module]:
-    """H networks of one kind; each maps the guests' concatenated embeddings to an encoding."""
-    networks = [_make(host, "a host", (inputs,), width) for _ in range(hosts)]
-    _try(networks[0], (2, inputs), width, f"the host {type(networks[0]).__name__}")
-    return networks
+def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int, keys: Keys) -> list[nn.Module]:
+    """H networks of one kind, at the server; each maps the guests' concatenated embeddings to an encoding."""
+
+    def build(number: int) -> nn.Module:
+        network = _make(host, "a host", (inputs,), width)
+        if number == 0:
+            _try(network, (2, inputs), width, f"the host {type(network).__name__}")
+        return network
+
+    return [build_for(None, f"host {number}", keys, (inputs,), partial(build, number)) for number in range(hosts)]
 
 
 def build_top(

@@ -185,7 +185,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     unsupported: ClassVar[Unsupported] = {
         Part.DOWNLINK: "use SplitVFL",
         Part.SUBSETS: "use SplitVFL",
-        Part.FEDERATION: "federated protocols: SplitVFL, AsyncVFL",
+        Part.FEDERATION: "federated protocols: SplitVFL, AsyncVFL, DecoupledVFL",
     }
     _rate: float | None = None
     _build_begun = False

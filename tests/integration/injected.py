@@ -24,14 +24,14 @@ class Outcome:
 
     Args:
         weights: by name.
-        moments: the states of the optimiser, in order of the parties, and at last of the server.
+        moments: the states of the optimiser, by the name of the parameter.
         metrics: by name, every value of the server.
         books: bytes by kind and party, virtual seconds, and counts of rounds.
         schedules: states of the learning-rate schedules, without those of the parties.
     """
 
     weights: dict[str, torch.Tensor]
-    moments: list[dict[str, torch.Tensor]]
+    moments: dict[str, dict[str, torch.Tensor]]
     metrics: dict[str, Any]
     books: dict[str, Any]
     schedules: list[Any]
@@ -40,11 +40,8 @@ class Outcome:
         """What is not the same in another run, to the last bit."""
         found = sorted(self.weights.keys() ^ other.weights.keys())
         found += [name for name, x in self.weights.items() if name not in found and _differ(x, other.weights[name])]
-        if len(self.moments) != len(other.moments):
-            found.append(f"{len(self.moments)} and {len(other.moments)} states of the optimiser")
-        else:
-            pairs = enumerate(zip(self.moments, other.moments, strict=True))
-            found += [f"optimiser state {number}" for number, (one, two) in pairs if _differ(one, two)]
+        names = sorted(self.moments.keys() | other.moments.keys())
+        found += [f"optimiser state of {n}" for n in names if _differ(self.moments.get(n), other.moments.get(n))]
         for part in ("metrics", "books", "schedules"):
             if _differ(getattr(self, part), getattr(other, part)):
                 found.append(f"{part}: {getattr(self, part)} and {getattr(other, part)}")
@@ -131,15 +128,24 @@ def _last_lines(log: Path) -> str:
     return "\n".join(log.read_text().strip().splitlines()[-5:])
 
 
+def _trained(weights: dict[str, torch.Tensor]) -> list[str]:
+    """The names of the parameters in the order of the optimiser: bottoms come first."""
+    buffers = ("running_mean", "running_var", "num_batches_tracked", "encoding_mean", "encoding_scale")
+    names = [name for name in weights if not name.endswith(buffers)]
+    return sorted(names, key=lambda name: not name.startswith("bottoms."))
+
+
 def _outcome(folders: list[Path]) -> Outcome:
     """The union of what the processes have left; the last one has the metrics of all."""
     weights: dict[str, torch.Tensor] = {}
-    moments: list[dict[str, torch.Tensor]] = []
+    moments: dict[str, dict[str, torch.Tensor]] = {}
     for folder in folders:
         newest = max(folder.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime)
         kept = torch.load(newest, weights_only=True)
         weights |= kept["state_dict"]
-        moments += [state for _, state in sorted(kept["optimizer_states"][0]["state"].items())]
+        names = _trained(kept["state_dict"])
+        (optimizer,) = kept["optimizer_states"]
+        moments |= {names[number]: state for number, state in optimizer["state"].items()}
     own = kept["lightning_vfl"]
     books = {name: own[name] for name in ("clock", "meter", "rounds", "given_up")}
     return Outcome(weights, moments, kept["callbacks"]["ExperimentRecord"]["points"], books, kept["lr_schedulers"])

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.integration.injected import DIGITS, federated, simulated
 
@@ -90,17 +91,54 @@ def test_asynchronous_events_are_those_of_the_simulation(tmp_path, faults):
 @pytest.mark.processes
 @pytest.mark.parametrize("faults", [None, "unreliable"])
 def test_a_top_in_halves_is_that_of_the_simulation(tmp_path, faults):
-    """The label holder, party 0, has the metrics; the optimiser of the simulation has its half at the end."""
+    """The label holder, party 0, has the metrics."""
     recipe = (*DIGITS, "--config", "protocol/u_shape", *SHORT)
     recipe += () if faults is None else (*LATE, "--config", f"faults/{faults}")
     one, two = simulated(tmp_path, *recipe), federated(tmp_path, *recipe)
-    bottom, half = 4, 2  # parameters of party 0
-    order = [*one.moments[:bottom], *one.moments[-half:], *one.moments[bottom:-half]]
-    metrics = {name: points for name, points in one.metrics.items() if name != "train/loss_epoch"}  # nobody is told it
-    assert replace(one, moments=order, metrics=metrics).differences(two) == []
+    assert without_loss(one).differences(two) == []
     assert two.metrics["val/loss"]
     assert two.books["meter"]["up/cut gradients"].tolist()[1:] == [0, 0, 0]
     assert not any("labels" in kind for kind in two.books["meter"])
+
+
+DECOUPLED = (
+    *("--config", "protocol/dvfl", *SHORT, "--trainer.max_epochs", "5", "--model.hosts", "2"),
+    *("--model.guest_epochs", "2", "--model.replay_epochs", "1"),
+)
+DECOUPLED_CASES = {
+    "nothing more": (),
+    "silent epochs": ("--model.communicate_every", "2"),
+    "dropout": ("--model.bottom.activation", "torch.nn.Dropout", "--model.host.activation", "torch.nn.Dropout"),
+    "objectives with draws": ("--model.guest_objective", "BarlowTwins", "--model.host_every", "2"),
+    "guest crashes": ("--config", "faults/dvfl_guest_crashes"),
+    "host crashes": ("--config", "faults/dvfl_host_crashes"),
+    "connection crashes": ("--config", "faults/dvfl_connection_crashes", "--model.register", "message"),
+    "other widths": ("--model.widths", "[8, 16, 24, 8]"),
+    "partly held": ("--data.partitioner", "LimitedOverlap", "--data.partitioner.aligned", "800"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("case", DECOUPLED_CASES)
+def test_decoupled_training_is_that_of_the_simulation(tmp_path, case):
+    """The server has the hosts and the owner, and is not told the guests' losses."""
+    recipe = (*DIGITS, *DECOUPLED, *DECOUPLED_CASES[case])
+    one, two = simulated(tmp_path, *recipe), federated(tmp_path, *recipe)
+    assert one.books["rounds"]["fit"] == 50
+    assert one.books["meter"].keys() == {"up/embeddings", "up/final embeddings"}
+    assert without_loss(one).differences(without_loss(two)) == []
+    networks = ("bottoms.parties.{}.", "guest_partners.parties.{}.")
+    (folder,) = (tmp_path / "fed").glob("federation-*")
+    for party in range(4):
+        (checkpoint,) = (folder / f"party{party}").rglob("*.ckpt")
+        own = tuple(name.format(party) for name in networks)
+        assert all(name.startswith(own) for name in torch.load(checkpoint, weights_only=True)["state_dict"])
+
+
+def without_loss(outcome):
+    """An outcome without the training loss, of which the server of a federation knows a part alone."""
+    return replace(outcome, metrics={name: at for name, at in outcome.metrics.items() if name != "train/loss_epoch"})
 
 
 COMPRESSED = (

@@ -15,9 +15,17 @@ Features = tuple[Tensor, ...]
 _ROWS = 1024  # records encoded at a time
 
 
+def in_parts(data: RecordSource) -> tuple[Tensor, ...]:
+    """The records that every guest holds, in parts that are encoded at a time."""
+    every = torch.arange(len(data))
+    common = every if data.present is None else every[data.present.all(1).cpu()]
+    return torch.split(common, _ROWS)
+
+
 @torch.no_grad()
 def collect(
     module: VFLModule,
+    embed: Callable[[Tensor], Features],
     encode: Callable[[Features], Tensor],
     tell: Callable[[Tensor, Features, Tensor], None] | None,
     data: RecordSource,
@@ -26,26 +34,26 @@ def collect(
 
     Args:
         module: the protocol.
-        encode: the encodings (B, H W_h) of features.
-        tell: called with ids, features and encodings of some records; None: nobody listens.
+        embed: the guests' embeddings (B, D_m) of some records.
+        encode: the hosts' encodings (B, H W_h) of embeddings.
+        tell: called with ids, embeddings and encodings of some records; None: nobody listens.
         data: the records.
 
     Returns:
         encodings (n, H W_h), and (N,) int64, the row of each record in the encodings (-1: the record has no row).
     """
-    every = torch.arange(len(data))
-    common = every if data.present is None else every[data.present.all(1).cpu()]
-    like = next(module.bottoms.parameters())
+    parts = in_parts(data)
+    encodings = []
     with evaluating(module):
-        parts = []
-        for ids in torch.split(common, _ROWS):
-            features = tuple(x.to(like) for x in data.rows(ids))
-            parts.append(encode(features))
+        for ids in parts:
+            embeddings = embed(ids)
+            encodings.append(encode(embeddings))
             if tell is not None:
-                tell(ids, features, parts[-1])
+                tell(ids, embeddings, encodings[-1])
+    common = torch.cat(parts)
     place = torch.full((len(data),), -1)
     place[common] = torch.arange(len(common))
-    return torch.cat(parts), place.to(module.device)
+    return torch.cat(encodings), place.to(module.device)
 
 
 def mean_and_scale(encodings: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,7 +64,9 @@ def mean_and_scale(encodings: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.where(deviation > 1e-6, deviation, 1.0)
 
 
-def enter_collection(module: VFLModule, counts: DecoupledCounts, rows: int, hosts: int, width: int) -> None:
+def enter_collection(
+    module: VFLModule, counts: DecoupledCounts, rows: int, hosts: int, width: int, seconds: float | None
+) -> None:
     """Count traffic and time of the final embeddings and encodings of ``rows`` records; there are no faults.
 
     Args:
@@ -65,6 +75,7 @@ def enter_collection(module: VFLModule, counts: DecoupledCounts, rows: int, host
         rows: how many records there are.
         hosts: how many hosts there are.
         width: of a host's encodings.
+        seconds: that the collection has really taken; None: it is simulated.
     """
     clock = module.clock
     counts.collected = True
@@ -73,7 +84,8 @@ def enter_collection(module: VFLModule, counts: DecoupledCounts, rows: int, host
     on = Leg("final encodings", "server", torch.full((hosts,), rows * width), 32, nothing)
     module.books.meter.add(up)
     counts.host_meter.add(on)
-    clock.advance(float(clock.transfer(up).max()) + float(clock.transfer(on).max()))
+    simulated = float(clock.transfer(up).max()) + float(clock.transfer(on).max())
+    clock.advance(simulated if seconds is None else seconds)
 
 
 def embeddings_leg(kind: str, rows: int, hosts: int, widths: Sequence[int]) -> Leg:

@@ -11,7 +11,8 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.decoupled.checks import checked_partner, try_objective
-from lightning_vfl.streams import seed_of, seed_torch
+from lightning_vfl.protocols.owner_keys import Keys, build_for
+from lightning_vfl.streams import Seed, secret_bytes, seed_of, seed_torch
 from lightning_vfl.types import RoundNames
 
 Team = tuple[int, ...]
@@ -26,6 +27,8 @@ class Learners:
         objective: the local objective.
         shapes: per-record shape of each member's input.
         widths: the widths of the members' embeddings.
+        owners: whose process has the networks of each member; None: the server's.
+        keys: by owner, the secret that replaces the seed in a federation; empty: there is none.
     """
 
     def __init__(
@@ -35,20 +38,43 @@ class Learners:
         objective: LocalObjective,
         shapes: Sequence[tuple[int, ...]],
         widths: Sequence[int],
+        owners: Sequence[int | None],
+        keys: Keys,
     ) -> None:
-        self.who, self.objective, self.shapes, self.widths = who, objective, list(shapes), list(widths)
+        self.who = who
+        self.objective = objective
+        self.shapes = list(shapes)
+        self.widths = list(widths)
+        self.owners = tuple(owners)
+        self.keys = keys
         self.bank = PartyBank(encoders, batch_from=2)
-        made = zip(encoders, shapes, widths, strict=True)
-        beside = [checked_partner(objective, objective.partner(*own)) for own in made]
-        self.partners = PartyBank(beside, batch_from=2)
-        equal = [team for team in self.bank.groups if team in self.partners.groups]
-        teams = [team for team in equal if len({self.shapes[member] for member in team}) == 1]
-        grouped = {member for team in teams for member in team}
-        self.teams: list[Team] = [*teams, *((m,) for m in range(len(self.bank)) if m not in grouped)]
-        team = self.teams[0]
+        self.partners = PartyBank(list(map(self.partner_of, range(len(encoders)), encoders)), batch_from=2)
+        if keys:  # networks of other processes have no numbers, so nothing is computed together with them
+            self.bank.groups = ()
+        numbered = (team for team in self.teams if not keys or self.owners[team[0]] in keys)
+        team = next(numbered, None)
+        if team is None:
+            return
         with evaluating(self.bank), evaluating(self.partners):  # two rows must not change running statistics
             calls = partial(self.bank.together, team), partial(self.partners.together, team)
             try_objective(objective, *calls, len(team), self.shapes[team[0]], self.widths[team[0]])
+
+    def partner_of(self, member: int, encoder: nn.Module) -> nn.Module:
+        """A new partner network for a member, with its initial weights."""
+        width = self.widths[member]
+
+        def build() -> nn.Module:
+            return checked_partner(self.objective, self.objective.partner(encoder, self.shapes[member], width))
+
+        return build_for(self.owners[member], f"partner {self.who} {member}", self.keys, (width,), build)
+
+    @property
+    def teams(self) -> list[Team]:
+        """The members that run in one call; without ``bank.groups``, every member runs alone."""
+        equal = [team for team in self.bank.groups if team in self.partners.groups]
+        teams = [team for team in equal if len({self.shapes[member] for member in team}) == 1]
+        grouped = {member for team in teams for member in team}
+        return [*teams, *((m,) for m in range(len(self.bank)) if m not in grouped)]
 
     def losses(
         self,
@@ -74,9 +100,10 @@ class Learners:
             if not learn[list(team)].any():
                 continue
             x = inputs(team)
+            own = self.keys.get(self.owners[team[0]], seed)
             if len(team) == 1:  # networks with random layers (dropout) run alone, so they depend on no other member
-                seed_torch(x.device, seed, "networks", names.stage, names.round, self.who, team[0])
-            draws = seed_of(seed, "local objective", names.stage, names.round, self.who)
+                seed_torch(x.device, own, "networks", names.stage, names.round, self.who, team[0])
+            draws = _number_of(own, "local objective", names.stage, names.round, self.who)
             networks = partial(self.bank.together, team), partial(self.partners.together, team)
             yield team, *self.objective.losses(*networks, x, weights(team), partial(_generator, x.device, draws))
 
@@ -147,6 +174,13 @@ def host_losses(
         learning = learn[list(team)]
         losses.append(own if learning.all() else own[learning.to(own.device)])
     return torch.cat(losses)
+
+
+def _number_of(seed: Seed, *names: str | int) -> int:
+    """A number for another generator, from a seed or a secret key and names."""
+    if isinstance(seed, bytes):
+        return int.from_bytes(secret_bytes(seed, 8, *names), "little") >> 1
+    return seed_of(seed, *names)
 
 
 def _generator(device: torch.device, seed: int) -> torch.Generator:

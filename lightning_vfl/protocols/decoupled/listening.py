@@ -33,13 +33,13 @@ def tell_of_embeddings(
 
 
 def tell_of_collection(
-    module: VFLModule, hosts: int, names: RoundNames, ids: Tensor, features: tuple[Tensor, ...], encodings: Tensor
+    module: VFLModule, hosts: int, names: RoundNames, ids: Tensor, embeddings: tuple[Tensor, ...], encodings: Tensor
 ) -> None:
     """The final embeddings of records ``ids`` (B,), and the encodings (B, H W_h) of them by so many hosts."""
     if module.tap is None:
         return
     everybody = torch.ones(module.roster.parties, dtype=torch.bool)
-    tell_of_embeddings(module.tap, hosts, "final embeddings", ids, module.bottoms(features), everybody)
+    tell_of_embeddings(module.tap, hosts, "final embeddings", ids, embeddings, everybody)
     pieces = encodings.tensor_split(hosts, 1)
     module.tap.sent(Message("final encodings", "server", tuple(range(hosts)), pieces), ids)
     module.tap.joined(encodings, names, ids)

@@ -1,9 +1,9 @@
 """DecoupledVFL: guests and hosts learn by local objectives, the owner learns after them; no gradient is sent (DVFL)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -24,23 +24,47 @@ from lightning_vfl.protocols.decoupled.checks import (
     refuse_short,
     warn_untrained,
 )
-from lightning_vfl.protocols.decoupled.collection import collect, embeddings_leg, enter_collection, mean_and_scale
+from lightning_vfl.protocols.decoupled.collection import (
+    Features,
+    collect,
+    embeddings_leg,
+    enter_collection,
+    mean_and_scale,
+)
 from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
 from lightning_vfl.protocols.decoupled.listening import tell_of_collection, tell_of_embeddings
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
+from lightning_vfl.protocols.place import Elsewhere
+from lightning_vfl.protocols.split import Plans
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
+from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Stage, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch
 from lightning_vfl.wire import Leg
 
 Phase = Literal["representation", "replay", "owner"]
 _KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # as resumed
+
+
+class Iteration(NamedTuple):
+    """An iteration of guests and hosts.
+
+    Args:
+        number: of the iteration.
+        outcome: of its request to every guest and host.
+        alive: (M,) bool, the guests that learn.
+    """
+
+    number: int
+    outcome: RoundOutcome
+    alive: Tensor
 
 
 class DecoupledVFL(VFLModule):
@@ -73,6 +97,10 @@ class DecoupledVFL(VFLModule):
         or other guests. Participants that do not learn in an iteration keep their parameters and optimiser state.
     Not guaranteed: staleness by delay: a late message is written in its own iteration, and only its time is counted.
         Privacy of embeddings, which hosts receive in the clear. Several processes (refused).
+
+    In a federation of processes, that of the server has all hosts and the owner. An iteration of ``representation`` is
+    over when every guest that is connected has sent its embeddings, or has said that it has learnt; the owner's phase
+    waits for the final embeddings of all guests. An embedding that is sent once counts for each of the H hosts.
 
     Args:
         bottom: makes a guest's encoder from (per-record shape, D).
@@ -115,7 +143,10 @@ class DecoupledVFL(VFLModule):
         Part.LOCAL_UPDATE: "guests learn from objectives of their own; use SplitVFL or AsyncVFL",
         Part.HALVES: "hosts stand between the guests and the owner of the labels already; use SplitVFL",
         Part.PROCESSES: "the hosts' buffers are in one process; use devices: 1, or SplitVFL for several",
+        Part.FEDERATION: None,
     }
+    replayed: Plans | None = None
+    """What has happened in a federation, if this training repeats it."""
     phases: tuple[Phase, ...] = ("representation", "replay", "owner")
 
     parties_learn_from_joiner = False
@@ -209,18 +240,39 @@ class DecoupledVFL(VFLModule):
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
         joined = sum(self.embedding_widths)
         guests, inputs = list(self.bottoms.parties), [(joined,)] * self.host_count
-        hosts = build_hosts(self._host, joined, self.host_width, self.host_count)
-        self._guests = Learners("guests", guests, self.guest_objective, shapes, self.embedding_widths)
-        self.bottoms = self._guests.bank
-        self._hosts = Learners("hosts", hosts, self.host_objective, inputs, [self.host_width] * self.host_count)
+        hosts = build_hosts(self._host, joined, self.host_width, self.host_count, self.keys)
+        everyone = range(self.roster.parties)
+        widths = self.embedding_widths
+        self._guests = Learners("guests", guests, self.guest_objective, shapes, widths, everyone, self.keys)
+        self.bottoms = self.costs.bottoms = self._guests.bank
+        at_server, widths = [None] * self.host_count, (self.host_width,) * self.host_count
+        self._hosts = Learners("hosts", hosts, self.host_objective, inputs, widths, at_server, self.keys)
         self.hosts = self._hosts.bank
         self.guest_partners, self.host_partners = self._guests.partners, self._hosts.partners
+        self._guest_flops, self._host_flops = self._guests.flops(), float(self._hosts.flops()[0])
+        if self.place is not None:
+            self._keep_own(self.place.seat.party)
         self.encoding_mean: Tensor
         self.encoding_scale: Tensor
-        self.register_buffer("encoding_mean", torch.zeros(self.top_width()))
-        self.register_buffer("encoding_scale", torch.ones(self.top_width()))
+        self.register_buffer("encoding_mean", torch.zeros(self.top_width()) if self.scores_here else None)
+        self.register_buffer("encoding_scale", torch.ones(self.top_width()) if self.scores_here else None)
         self.counts.host_meter = CommunicationMeter(self.host_count)
         self.counts.own_seconds = torch.zeros(len(shapes) + self.host_count, dtype=torch.float64)
+
+    def _keep_own(self, party: int | None) -> None:
+        """Replace the networks of other processes; ``party``: whose process this is, None: the server's."""
+        keep_own(self, Seat(party))
+        for other in range(self.roster.parties):
+            if other != party:
+                self.guest_partners.parties[other] = Elsewhere(f"party {other}")
+        for bank in (self.hosts, self.host_partners) if party is not None else ():
+            bank.groups = ()
+            for host in range(self.host_count):
+                bank.parties[host] = Elsewhere("the server")
+
+    def initial_networks(self, party: int) -> nn.Module:
+        bottom = super().initial_networks(party)
+        return nn.ModuleList([bottom, self._guests.partner_of(party, bottom)])
 
     def top_width(self) -> int:
         return self.host_count * self.host_width
@@ -236,8 +288,10 @@ class DecoupledVFL(VFLModule):
         self.counts.settings = settings
         super().on_fit_start()
         refuse_register(self.register_kind, self.datamodule.records("train"))
-        self._guest_seconds = self._guests.flops() / self.clock.speeds(self.roster.parties)
-        self._host_seconds = float(self._hosts.flops()[0]) / self.clock.server_speed
+        if not self.scores_here:
+            return
+        self._guest_seconds = self._guest_flops / self.clock.speeds(self.roster.parties)
+        self._host_seconds = self._host_flops / self.clock.server_speed
         self._owner_seconds = (
             sum(work_of(self.top, (self.top_width(),), input_gradient=False)) / self.clock.server_speed
         )
@@ -264,7 +318,7 @@ class DecoupledVFL(VFLModule):
     def on_train_end(self) -> None:
         """Warn if the fit ended before the owner's first step."""
         super().on_train_end()
-        if not self.counts.collected:
+        if self.scores_here and not self.counts.collected:
             warn_untrained(self.trainer)
 
     @toolkit_hook
@@ -274,8 +328,8 @@ class DecoupledVFL(VFLModule):
             refuse_early_stopping(self.trainer)
 
     @property
-    def memory(self) -> HostMemory:
-        return self._host_memory
+    def memory(self) -> HostMemory | None:
+        return self._host_memory if self.scores_here else None
 
     @property
     def replay(self) -> ReplayBuffers:
@@ -287,33 +341,78 @@ class DecoupledVFL(VFLModule):
     says_who_learns = False  # the phase decides, and faults
 
     @property
+    def repeats_the_past(self) -> bool:
+        return self.replayed is not None
+
+    @property
     def meets_faults(self) -> bool:
-        return super().meets_faults and self.phase != "owner"
+        return super().meets_faults and self.phase != "owner" and not self.repeats_the_past
 
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one iteration of the current phase."""
+        if self.place is not None:
+            return self.place.step(self, batch, names)
         if self.phase == "owner":
-            loss = self._owner_step(batch)
-            return Step(loss, notes={"train/owner_loss": loss.detach()})
+            skipped = self.replayed is not None and self.replayed.plan(names.round, 1).skipped
+            return Step(None) if skipped else self.owner_step(batch)
+        iteration = self.begin_iteration()
+        if self.replayed is not None:
+            iteration = iteration._replace(alive=self.replayed.plan(names.round, 1).roll.included)
+        if self.phase == "replay":
+            return self.finish_iteration(batch, names, iteration)
+        learning, embeddings = guest_losses(self._guests, batch.features, iteration.alive, names, self.seed)
+        return self.finish_iteration(batch, names, iteration, learning, embeddings)
+
+    def begin_iteration(self) -> Iteration:
+        """Count an iteration of guests and hosts; who learns in it under the faults."""
         counts = self.counts
         if counts.collected:  # a second fit: collect again later, and measure seconds from now
             counts.collected, counts.begun = False, self.clock.seconds
             counts.own_seconds.zero_()
         number, counts.iterations = counts.iterations, counts.iterations + 1
         outcome = self.faults.at(number, self.roster)
-        alive = outcome.announced & outcome.sends
+        return Iteration(number, outcome, outcome.announced & outcome.sends)
+
+    def guest_step(self, party: int, batch: VerticalBatch, names: RoundNames) -> tuple[Tensor, Tensor]:
+        """The loss of one guest, alone, and its embeddings (B, D_m) without a graph."""
+        alone = torch.arange(self.roster.parties) == party
+        losses, embeddings = guest_losses(self._guests, batch.features, alone, names, self.seed)
+        return losses[party], embeddings[party]
+
+    def finish_iteration(
+        self,
+        batch: VerticalBatch,
+        names: RoundNames,
+        iteration: Iteration,
+        learning: Tensor | None = None,
+        embeddings: Sequence[Tensor] | None = None,
+        seconds: float | None = None,
+    ) -> Step:
+        """Send the guests' embeddings, and let hosts learn.
+
+        Args:
+            batch: of the iteration.
+            names: of the round.
+            iteration: as ``begin_iteration`` gives it.
+            learning: the losses (M,) of the guests; None: they do not learn here.
+            embeddings: of every guest, (B, D_m); None: the guests do nothing.
+            seconds: that the guests have really taken; None: time is simulated.
+        """
+        counts = self.counts
+        number, outcome, alive = iteration
         spent = torch.zeros_like(counts.own_seconds)
-        ids, losses, notes = batch.record_ids, [], {}
+        ids = batch.record_ids
+        losses: list[Tensor] = []
+        notes: dict[str, float | Tensor] = {}
         withheld: list[nn.Module] = []
-        if self.phase == "representation":
-            learning, embeddings = guest_losses(self._guests, batch.features, alive, names, self.seed)
+        if embeddings is not None:
             rows = len(ids)
             spent[: self.roster.parties] = rows * self._guest_seconds * outcome.slowdown * alive
             self.books.mini_batches += int(alive.sum())
             if self.communicates(self.current_epoch):
                 spent[: self.roster.parties] += self._communicate(ids, embeddings, alive, outcome.hosts, outcome.delay)
-            if alive.any():
+            if learning is not None and alive.any():
                 losses.append(learning if alive.all() else learning[alive.to(learning.device)])
                 notes["train/guest_loss"] = losses[-1].detach().mean()
             withheld += self._guests.networks_of(~alive)
@@ -330,55 +429,83 @@ class DecoupledVFL(VFLModule):
                 notes["train/host_loss"] = losses[-1].detach().mean()
                 spent[self.roster.parties :] = len(ids) * self._host_seconds * learn
                 withheld += self._hosts.networks_of(~learn)
-        counts.own_seconds += spent
-        self.clock.advance_to(counts.begun + float(counts.own_seconds.max()))
+        if seconds is None:
+            counts.own_seconds += spent
+            self.clock.advance_to(counts.begun + float(counts.own_seconds.max()))
+        else:
+            self.clock.advance(seconds)
         return Step(torch.cat(losses).sum() if losses else None, notes=notes, withheld=withheld)
 
     def _communicate(
-        self, ids: Tensor, embeddings: list[Tensor], alive: Tensor, hosts: Tensor, delay: Tensor
+        self, ids: Tensor, embeddings: Sequence[Tensor], alive: Tensor, hosts: Tensor, delay: Tensor
     ) -> Tensor:
         """Send the guests' embeddings and write the hosts' buffers; returns the seconds (M,) of each guest."""
         links = self.faults.at(self.counts.communications, self.roster).links
-        self.counts.communications += 1
         self.replay.write(ids, embeddings, alive.unsqueeze(1) & links, hosts)
-        leg = embeddings_leg("embeddings", len(ids), self.host_count, self.embedding_widths)
         tell_of_embeddings(self.tap, self.host_count, "embeddings", ids, embeddings, alive)
-        self.books.meter.add(leg, alive)
-        return (self.clock.transfer(leg) + delay) * alive
+        return (self.clock.transfer(self.enter_communication(len(ids), alive)) + delay) * alive
 
-    def _owner_step(self, batch: VerticalBatch) -> Tensor:
-        """The owner's loss on the collected encodings."""
-        encodings, place = self._encodings or self._collect_encodings()
+    def enter_communication(self, rows: int, alive: Tensor) -> Leg:
+        """Count the embeddings of ``rows`` records that the guests who are alive send to every host; their leg."""
+        self.counts.communications += 1
+        leg = embeddings_leg("embeddings", rows, self.host_count, self.embedding_widths)
+        self.books.meter.add(leg, alive)
+        return leg
+
+    def owner_step(self, batch: VerticalBatch) -> Step:
+        """The owner's step on the collected encodings."""
+        encodings, place = self._encodings or self.collect_encodings(self._embed)
         self.clock.advance(len(batch.record_ids) * self._owner_seconds)
-        return self.rank_loss(self.head(encodings.index_select(0, place[batch.record_ids])), batch)
+        loss = self.rank_loss(self.head(encodings.index_select(0, place[batch.record_ids])), batch)
+        return Step(loss, notes={"train/owner_loss": loss.detach()})
 
     # ---- the owner's records
 
-    def _collect_encodings(self) -> tuple[Tensor, Tensor]:
-        """The owner's encodings; their traffic is counted once. ``standardise`` stores their mean and scale."""
+    @property
+    def has_collected(self) -> bool:
+        """Whether this process has the hosts' encodings of the owner's records."""
+        return self._encodings is not None
+
+    def _embed(self, ids: Tensor) -> Features:
+        """The guests' embeddings (B, D_m) of training records."""
+        like = next(self.bottoms.parameters())
+        embeddings: Features = self.bottoms(tuple(x.to(like) for x in self.datamodule.records("train").rows(ids)))
+        return embeddings
+
+    def collect_encodings(
+        self, embed: Callable[[Tensor], Features], seconds: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The owner's encodings; their traffic is counted once. ``standardise`` stores their mean and scale.
+
+        Args:
+            embed: the guests' embeddings (B, D_m) of some training records.
+            seconds: that they have really taken; None: time is simulated.
+        """
         tell = None
         if not self.counts.collected:
             names = RoundNames(self.seed, Stage.FIT, self.counts.iterations)
             tell = partial(tell_of_collection, self, self.host_count, names)
-        encodings, place = self._encodings = collect(self, self.encode, tell, self.datamodule.records("train"))
+        found = collect(self, embed, self._encode, tell, self.datamodule.records("train"))
+        encodings, place = self._encodings = found
         if self.standardise:
             mean, scale = mean_and_scale(encodings)
             self.encoding_mean.copy_(mean)
             self.encoding_scale.copy_(scale)
-        if not self.counts.collected:
-            enter_collection(self, self.counts, len(encodings), self.host_count, self.host_width)
+        self.enter_collected(len(encodings), seconds)
         return encodings, place
 
-    def encode(self, features: tuple[Tensor, ...], present: Tensor | None = None) -> Tensor:
+    def enter_collected(self, records: int, seconds: float | None) -> None:
+        """Count once the traffic of the final embeddings and encodings of so many records; ``seconds`` as above."""
+        if not self.counts.collected:
+            enter_collection(self, self.counts, records, self.host_count, self.host_width, seconds)
+
+    def _encode(self, h: Features, roll: Roll | None = None, present: Tensor | None = None) -> Tensor:
         """(B, H W_h), the hosts' encodings; the embedding of a record that a guest does not hold is zero."""
-        joined = self.joined(self.bottoms(features), Roll.everyone(self.roster.parties), present)
+        joined = self.joined(h, roll or Roll.everyone(self.roster.parties), present)
         return torch.cat(self.hosts((joined,) * self.host_count), dim=1)
 
-    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        return self.head(self.encode(batch.features, batch.present))
-
     def output_of(self, h: Any, roll: Roll, present: Tensor | None, columns: Tensor | None = None) -> Tensor:
-        return self.head(torch.cat(self.hosts((self.joined(h, roll, present),) * self.host_count), dim=1))
+        return self.head(self._encode(h, roll, present))
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The owner's output for encodings (B, H W_h)."""

@@ -70,20 +70,22 @@ class InMemory:
         folder: of the trainers.
         make: makes the model of a process.
         reconnect: seconds that the server waits for parties.
+        active: the party with the labels; None: the server has them.
+        places: of the server and of a party.
     """
 
-    def __init__(self, folder, make, reconnect=5.0):
-        self.hub = Hub(PARTIES, Agreed(("shop", "bank", "telco"), ACTIVE))
+    def __init__(self, folder, make, reconnect=5.0, active=ACTIVE, places=(RoundsAtServer, RoundsAtParty)):
+        self.hub = Hub(PARTIES, Agreed(("shop", "bank", "telco"), active))
         reception = Reception(("shop", "bank", "telco"), {}, lambda party, hello: None)
         self.hub.greet = reception.answer
         self.desks = {party: Desk(self.hub, party) for party in range(PARTIES)}
 
         def place(seat):
             if seat is None:
-                return RoundsAtServer(self.hub, False, reconnect)
+                return places[0](self.hub, False, reconnect)
             hello = {"rounds": 0}
             return join(
-                RoundsAtParty,
+                places[1],
                 Link(self.desks[seat], self.hub.agreed),
                 seat,
                 b"",
@@ -94,11 +96,11 @@ class InMemory:
             )
 
         with ThreadPoolExecutor(PARTIES + 1) as pool:
-            places = list(pool.map(place, (None, *range(PARTIES))))
+            seated = list(pool.map(place, (None, *range(PARTIES))))
         self.models, self.data, self.trainers, self.points = {}, {}, {}, {}
-        for seat, own in zip((None, *range(PARTIES)), places, strict=True):
+        for seat, own in zip((None, *range(PARTIES)), seated, strict=True):
             data = self.data[seat] = Blobs(batch_size=10)
-            data.take_seat(Seat(seat), None, ACTIVE)
+            data.take_seat(Seat(seat), None, active)
             module = self.models[seat] = make()
             module.place = own
             module.build_for(data)

@@ -1,0 +1,86 @@
+"""One party's part of decoupled training: it learns by itself, and sends embeddings without an answer about them."""
+
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from lightning_vfl.aggregators.clear import EMBEDDINGS
+from lightning_vfl.federation.at_party import AtParty, nothing_learnt
+from lightning_vfl.federation.hub import At, Key
+from lightning_vfl.federation.letters import Seals
+from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.told_plans import mask_of, plan_of
+from lightning_vfl.federation.turns import at_of
+from lightning_vfl.networks.modes import evaluating
+from lightning_vfl.protocols.decoupled.collection import in_parts
+from lightning_vfl.protocols.step import Step
+from lightning_vfl.types import RoundNames, VerticalBatch
+from lightning_vfl.wire import Message
+
+if TYPE_CHECKING:
+    from lightning_vfl.protocols.decoupled import DecoupledVFL
+
+
+@final
+class DecoupledAtParty(AtParty):
+    """One guest's part of ``DecoupledVFL``.
+
+    Args:
+        link: the line to the server.
+        party: the number of the party.
+        seals: channels to the other parties.
+        injected: faults are played from the recipe; else the server says who is called.
+    """
+
+    def __init__(self, link: Link, party: int, seals: Seals, injected: bool) -> None:
+        super().__init__(link, party, seals, injected)
+        self._given = False  # whether this process has sent its embeddings of the owner's records
+
+    def step(self, module: "DecoupledVFL", batch: VerticalBatch, names: RoundNames) -> Step:
+        """Learn from the party's own columns, and send the embeddings in an epoch that communicates."""
+        at = at_of(module, names, 0)
+        if module.phase == "owner":
+            if not self._given and self._takes_part(module, at):
+                self._send_final(module, at, names)
+            return nothing_learnt(module)
+        iteration = module.begin_iteration()
+        is_there = bool(iteration.alive[self.party])
+        if module.phase == "replay" or not is_there or not self._takes_part(module, at):
+            return nothing_learnt(module)
+        loss, embedding = module.guest_step(self.party, batch, names)
+        sent = embedding if module.communicates(module.current_epoch) else embedding[:0]  # no row: it has learnt
+        message = Message(EMBEDDINGS, "server", (self.party,), (sent,), round=names)
+        if self.tell_server(module, message, len(sent), Key(at, 0)) is None:
+            return nothing_learnt(module)
+        if self.link.told is not None:
+            plan = plan_of(self.link.told, module.roster.parties)
+            module.clock.advance(plan.seconds)
+            module.books.mini_batches += int(plan.roll.included.sum())
+            if len(sent):
+                module.enter_communication(len(sent), plan.roll.included)
+        return Step(loss, (self.party,), notes={"train/guest_loss": loss.detach()})
+
+    def _takes_part(self, module: "DecoupledVFL", at: At) -> bool:
+        """Whether the server awaits this party in the round."""
+        if not self.injected and not self.is_called(module, Key(at, 0)):
+            return False
+        if not self.injected:
+            self.refuse_few(mask_of(self.link.standing.called, module.roster.parties))
+        return True
+
+    def _send_final(self, module: "DecoupledVFL", at: At, names: RoundNames) -> None:
+        """Send the embeddings of all of the owner's records; again in a later round, if that one is given up."""
+        records = module.datamodule.records("train")
+        like = next(module.bottoms.parameters())
+        count = 0
+        for turn, ids in enumerate(in_parts(records)):
+            features = records.features_of(self.party, ids).to(like)
+            with torch.no_grad(), evaluating(module):
+                embedding = module.bottoms.one(self.party, features)
+            message = Message(EMBEDDINGS, "server", (self.party,), (embedding,), round=names)
+            if self.tell_server(module, message, len(ids), Key(at, turn)) is None:
+                return
+            count += len(ids)
+        self._given = True
+        seconds = 0.0 if self.link.told is None else plan_of(self.link.told, module.roster.parties).seconds
+        module.enter_collected(count, seconds)
