@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,9 +79,18 @@ class AtServer(Place):
         return Seen(module, self.hub, self.calls.called.clone(), policy, evaluation, form)
 
     def decoded(
-        self, module: Any, batch: VerticalBatch, names: RoundNames, uploads: Uploads, policy: MissingPolicy
+        self,
+        module: Any,
+        batch: VerticalBatch,
+        names: RoundNames,
+        uploads: Uploads,
+        policy: MissingPolicy,
+        copies: int = 1,
     ) -> Aggregate | None:
-        """The aggregate; None if the round is given up, also for a message that cannot be decoded."""
+        """The aggregate; None if the round is given up, also for a message that cannot be decoded.
+
+        ``batch`` has so many ``copies`` of the records of which embeddings have come, see ``Subsets``.
+        """
         if not uploads.messages:
             return None
         view = self.view(module, batch, names, uploads.roll)
@@ -89,7 +99,8 @@ class AtServer(Place):
                 end = server_end(module.sides.server, policy, view, ())
                 next(end)
                 for message in uploads.messages:
-                    end.send(message)
+                    pieces = tuple(piece.repeat(copies, 1) for piece in message.pieces)
+                    end.send(message if copies == 1 else replace(message, pieces=pieces))
                 aggregate = finish(end)
             module.enter_sum(names.stage, uploads.roll.included_parties, batch)
             return aggregate

@@ -10,7 +10,6 @@ from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.split import SplitVFL
-from lightning_vfl.protocols.subsets import Everybody
 from lightning_vfl.support import Part, refuse_unsupported
 
 _BYPASSED = "step", "output", "output_of", "output_in_the_clear", "run_round", "training_step"
@@ -47,9 +46,8 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
         _refuse_labels_at_party(model)
     if isinstance(model, AsyncVFL):
         _refuse_workers(data)
-    elif isinstance(model, SplitVFL) and (not isinstance(model.subsets, Everybody) or model.faults_in_evaluation):
-        setting = "faults_in_evaluation" if model.faults_in_evaluation else f"subsets: {type(model.subsets).__name__}"
-        raise ConfigurationError(f"{setting} runs simulated only; leave it out between processes")
+    elif isinstance(model, SplitVFL):
+        _refuse_subsets(model, run.injected)
     if model.halved:
         _refuse_halves(trainer)
     if run.charter.weights == Weights.SECRET:
@@ -83,6 +81,26 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
         _refuse_partly_held(run)
     if trainer.world_size > 1:
         raise ConfigurationError("a process of a federation hosts one seat; use devices: 1 and no strategy")
+
+
+def _refuse_subsets(model: SplitVFL, injected: bool) -> None:
+    """Refuse subsets of the parties that processes cannot form.
+
+    Raises:
+        ConfigurationError: with what to use instead.
+    """
+    if model.faults_in_evaluation:
+        raise ConfigurationError("faults_in_evaluation runs simulated only; leave it out between processes")
+    if model.subsets.absences and not injected:
+        raise ConfigurationError(
+            f"subsets: {type(model.subsets).__name__} with by: round runs simulated only, because between processes "
+            "all parties that are there are called; use by: record"
+        )
+    if model.halved and model.subsets.repeats:
+        raise ConfigurationError(
+            f"subsets: {type(model.subsets).__name__} has several rows of a record at the cut of a top in halves, and "
+            "the label holder has one; use DropParties"
+        )
 
 
 def _refuse_halves(trainer: Any) -> None:

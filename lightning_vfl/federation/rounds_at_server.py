@@ -48,12 +48,17 @@ class RoundsAtServer(AtServer):
         self.calls.begin(module, at, self.policy(module))
         attendance = self.attendance(module, batch, names, None if plan is None else plan.roll, module.missing)
         uploads = self.collector.collect(module, batch, at, attendance)
-        aggregate = self.decoded(module, batch, names, uploads, module.missing)
+        if uploads.labels is not None:
+            batch = batch._replace(labels=uploads.labels)
+        at_server = module.rows_at_server(batch, names, uploads.roll) if uploads.messages else batch
+        copies = len(at_server.record_ids) // len(batch.record_ids)
+        aggregate = self.decoded(module, at_server, names, uploads, module.missing, copies)
         ended: RoundPlan
 
         def send_back(grad: Tensor) -> None:
             if aggregate is not None:
-                self._answer(module, grad, aggregate, self.view(module, batch, names, uploads.roll), at, uploads, ended)
+                view = self.view(module, at_server, names, uploads.roll)
+                self._answer(module, grad, aggregate, view, at, uploads, ended, copies)
 
         behind: Tensor | None = None  # a loss of zero, whose gradient at the cut is that of the label holder
         if aggregate is not None and module.halved:
@@ -68,15 +73,13 @@ class RoundsAtServer(AtServer):
         if aggregate is None:
             self._end(at, uploads, plan, {})
             return Step(None)
-        if uploads.labels is not None:
-            batch = batch._replace(labels=uploads.labels)
         module.books.enter_corrected(aggregate.corrected)
         ended = plan
         if behind is not None:
             return Step(behind, ())
         value = arrived(aggregate.value, send_back)
         output = module.head(module.guard(value, batch, names), module.columns_from(uploads.roll))
-        return Step(module.rank_loss(output, module.with_targets(batch)), ())
+        return Step(module.rank_loss(output, module.with_targets(at_server)), ())
 
     def _cross(
         self,
@@ -116,9 +119,13 @@ class RoundsAtServer(AtServer):
         at: At,
         uploads: Uploads,
         plan: RoundPlan,
+        copies: int,
     ) -> None:
-        """Send the parties the gradients of their uploads, in the backward pass."""
+        """Send the parties the gradients of their uploads, in the backward pass; each has so many copies in it."""
         answer = module.sides.server.answer(grad, aggregate, view)
+        if copies > 1:
+            summed = (piece.reshape(copies, -1, piece.shape[1]).sum(0) for piece in answer.pieces)
+            answer = replace(answer, pieces=tuple(summed))
         pieces = zip(answer.receivers or (), answer.pieces, strict=True)
         self._end(at, uploads, plan, {m: replace(answer, receivers=(m,), pieces=(piece,)) for m, piece in pieces})
 

@@ -36,6 +36,8 @@ RECIPES = {
     ),
     "fedvs": ("--config", "protocol/fedvs", "--model.waiting.timeout", "1.0", *VARYING),
     "lagrange_shared": ("--config", "protocol/lagrange_shared", *LATE, *VARYING),
+    "drop_parties": ("--config", "protocol/drop_parties", *LATE),
+    "task_sampling": ("--config", "protocol/task_sampling", "--model.subsets.each_size", "disjoint", *LATE),
     "wait_dp": ("--config", "protocol/wait_dp", "--model.aggregator.draws", "seeded", *LATE),
 }
 FAULTS = (

@@ -60,7 +60,8 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
             f"{FEDERATE} --config protocol/mean --config faults/unreliable",
             "injects faults in simulations and with federate --inject; here faults happen",
         ),
-        (f"{FEDERATE} --config protocol/task_sampling", "subsets: TaskSampling runs simulated only; leave it out"),
+        (f"{FEDERATE} --config protocol/drop_parties --model.subsets.by round", "with by: round runs simulated only"),
+        (f"{FEDERATE} --config protocol/u_shape --model.subsets TaskSampling", "several rows of a record at the cut"),
         (
             f"{FEDERATE} --config protocol/mean --model.faults_in_evaluation true",
             "faults_in_evaluation runs simulated only; leave it out",
