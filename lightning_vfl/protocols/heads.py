@@ -41,6 +41,8 @@ class HeadsVFL(VFLModule):
         Part.LOCAL_UPDATE: "parties learn from losses of their own; use SplitVFL or AsyncVFL",
         Part.HALVES: "every party has a head of its own; use SplitVFL",
         Part.PROCESSES: "it draws in one process; use devices: 1",
+        Part.FEDERATION: "every party needs the labels, and the tables of a federation have them at one host; use "
+        "SplitVFL with TaskSampling",
     }
     parties_learn_from_joiner = False  # there is no server
     top: nn.ModuleList

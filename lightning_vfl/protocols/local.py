@@ -1,6 +1,6 @@
 """LocalVFL: one party alone, without the others."""
 
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.heads import HeadsVFL, weighted_loss
 from lightning_vfl.protocols.step import Step
+from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 
 
@@ -34,6 +35,10 @@ class LocalVFL(HeadsVFL):
         Valdeira, Wang, Chi, "Vertical Federated Learning with Missing Features During Training and Inference", ICLR
         2025, section 5 (the baseline Local, there averaged over the parties).
     """
+
+    unsupported: ClassVar[Unsupported] = {
+        Part.FEDERATION: "it sends no message; use lightning-vfl fit on the host of the party",
+    }
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
         (f"{FEDERATE} --config protocol/dvfl --model.active 0", "DecoupledVFL needs the labels at the server between"),
         (
             f"{FEDERATE} --config protocol/cvfl",
-            "CascadeVFL does not support parties on hosts (federate); federated protocols: SplitVFL, AsyncVFL",
+            "CascadeVFL does not support parties on hosts (federate); it needs labels at several parties",
         ),
         (
             f"{FEDERATE} --config protocol/lagrange_shared --model.aggregator.execution equivalent",
@@ -68,7 +68,7 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
         ),
         (
             f"{FEDERATE} --config protocol/laser",
-            "LaserVFL does not support parties on hosts (federate); federated protocols",
+            "LaserVFL does not support parties on hosts (federate); every party needs the labels",
         ),
         (f"{FEDERATE} --config protocol/mean --trainer.devices 2", "a process of a federation hosts one seat"),
         ("federate --config data/digits --config protocol/mean", "add --local, or use serve and party"),
