@@ -1,12 +1,17 @@
 """The columns of linear bottoms from drifting uploads, against a plain PyTorch loop."""
 
+import numpy as np
+import pytest
 import torch
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 
-from lightning_vfl.audit.attacks.drift.levels import few_valued
+from lightning_vfl.audit.attacks.drift.levels import MOST_VECTORS, few_valued
 from lightning_vfl.audit.attacks.drift.linear import linear
-from lightning_vfl.audit.attacks.drift.measure import affine_guesses, exact_columns, told
+from lightning_vfl.audit.attacks.drift.measure import affine_guesses, exact_columns, nearest_right, told
 from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps, StepRule
+from lightning_vfl.audit.attacks.drift.shared import without
+from lightning_vfl.audit.success import MOST_ASKED, RULES, Target
 
 
 def steps_of(truth: Tensor, split: tuple[int, ...], width: int, epochs: int) -> ServedSteps:
@@ -73,8 +78,59 @@ def test_columns_are_read_exactly_where_no_two_records_differ_in_one_column_alon
         assert guesses.shape == (400, 20)  # no guess beside the columns
 
 
+def test_columns_of_more_records_than_are_looked_at_first_are_read_exactly():
+    draw = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 3, (3 * MOST_VECTORS, 4), generator=draw).double()
+    values[:, 3] = 0.0
+    values[-1, 3] = 1.0  # a value that none of the first records has
+    turn, _ = torch.linalg.qr(torch.randn(4, 4, generator=draw, dtype=torch.float64))
+    guesses = few_valued((values - values.mean(0)) @ turn)
+    assert exact_columns(guesses, values[:, :3]) == (3, 3)
+    assert few_valued(torch.randn(3 * MOST_VECTORS, 4, generator=draw, dtype=torch.float64)).shape[1] == 0
+
+
 def test_columns_of_many_values_are_not_called_few():
     draw = torch.Generator().manual_seed(0)
     assert few_valued(torch.randn(300, 10, generator=draw, dtype=torch.float64)).shape == (300, 0)
     for records in (0, 1, 2, 5):
         assert len(few_valued(torch.zeros(records, 3, dtype=torch.float64))) == records
+
+
+def test_a_sample_of_records_is_asked_for_the_nearest_of_all_records():
+    draw = torch.Generator().manual_seed(0)
+    truth = torch.randn(3 * MOST_ASKED, 3, generator=draw, dtype=torch.float64)
+    guesses = truth + 0.03 * torch.randn(truth.shape, generator=draw, dtype=torch.float64)
+    nearest = [NearestNeighbors(n_neighbors=2).fit(x).kneighbors(x)[1][:, 1] for x in (guesses.numpy(), truth.numpy())]
+    right = nearest[0] == nearest[1]
+    some = torch.tensor([7, 2999, 0])
+    assert nearest_right(guesses, truth).tolist() == right.tolist()
+    assert nearest_right(guesses, truth, some).tolist() == right[some].tolist()
+
+    rule = RULES[Target.NEIGHBOURS]
+    score = rule.score(guesses, truth)
+    assert score.measure == "share of nearest records (of 1,000 records)"
+    assert score.low < right.mean() < score.high
+    assert score.chance == 1 / (3 * MOST_ASKED - 1)
+    assert rule.score(guesses, truth) == score  # the sample is the same
+    few = rule.score(guesses[:MOST_ASKED], truth[:MOST_ASKED])
+    assert few.measure == "share of nearest records"
+
+
+def test_the_distances_of_many_records_are_never_in_memory_at_once(monkeypatch):
+    sizes = []
+    real = torch.cdist
+    monkeypatch.setattr(torch, "cdist", lambda one, other: sizes.append(len(one) * len(other)) or real(one, other))
+    monkeypatch.setattr("lightning_vfl.audit.attacks.drift.measure.MOST_DISTANCES", 5000)
+    truth = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+    assert nearest_right(truth, truth).all()
+    assert max(sizes) <= 5000
+
+
+def test_columns_of_many_records_are_taken_out_without_a_square_of_their_number():
+    draw = torch.Generator().manual_seed(0)
+    columns = torch.randn(200_000, 3, generator=draw, dtype=torch.float64)  # a square would take 300 GB
+    turn = torch.linalg.qr(torch.randn(3, 3, generator=draw, dtype=torch.float64))[0]
+    left = without(columns @ turn, columns[:, :1])
+    assert torch.linalg.matrix_rank(left) == 2
+    correlations = np.corrcoef(torch.cat([left, columns[:, :1]], 1).T)[3, :3]
+    assert correlations == pytest.approx(np.zeros(3), abs=0.01)

@@ -67,8 +67,26 @@ def _distinct(points: Tensor, same: float) -> Tensor:
     return points[torch.from_numpy(first)]
 
 
+def _may_be_axes(some: Tensor, vectors: Tensor) -> Tensor:
+    """Which vectors some of the records do not rule out as axes, so that few need all records.
+
+    Along an axis, all records lie on at most ``MOST_LEVELS`` levels, which together spread over less than half a step.
+    """
+    lengths = vectors.norm(dim=1)
+    gaps = (some @ (vectors / lengths[:, None]).T).sort(0).values.diff(dim=0)
+    half_a_step = STEADY * MOST_LEVELS * lengths
+    wide = gaps >= half_a_step
+    spread = torch.where(wide, 0.0, gaps).sum(0)
+    possible: Tensor = (wide.sum(0) < MOST_LEVELS) & (spread < half_a_step)
+    return possible
+
+
 def _first_axis(columns: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor] | None:
     """The direction (d,) of the first vector that is an axis, and the level (n,) of each record; None: none is."""
+    if len(columns) > MOST_VECTORS:
+        vectors = vectors[_may_be_axes(columns[:MOST_VECTORS], vectors)]
+    if not len(vectors):
+        return None
     lengths = vectors.norm(dim=1)
     positions, order = (columns @ (vectors / lengths[:, None]).T).sort(0)  # along each vector
     gaps = positions.diff(dim=0)

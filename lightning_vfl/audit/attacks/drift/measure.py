@@ -12,6 +12,7 @@ EQUAL = 1e-9  # relative, of distances that count as ties
 SAME = 1e-3  # of the mean distance, under which two records are called duplicates
 EMPTY = 1e-3  # of the largest singular value, under which a direction has no columns
 PARTS = 5  # of the known records, to choose a regression
+MOST_DISTANCES = 10_000_000  # that are in memory at once
 CLOSE = 0.05  # a cell is recovered if its error is at most this share of its column's deviation
 
 
@@ -109,12 +110,36 @@ def _least_squares(columns: Tensor, targets: Tensor, train: Tensor) -> Tensor:
     return result
 
 
-def nearest_right(guesses: Tensor, truth: Tensor) -> Tensor:
-    """(n,) bool, the records whose nearest record by the guesses is a nearest one in truth."""
-    chosen = torch.cdist(guesses, guesses).fill_diagonal_(float("inf")).argmin(1)
-    distances = torch.cdist(truth, truth).fill_diagonal_(float("inf"))
+def nearest_right(guesses: Tensor, truth: Tensor, some: Tensor | None = None) -> Tensor:
+    """Whether the nearest of all other records by the guesses is a nearest one in truth.
+
+    Args:
+        guesses: (n, d').
+        truth: (n, d).
+        some: (k,) the records that are asked for; None: all.
+
+    Returns:
+        (k,) bool.
+    """
+    asked = torch.arange(len(truth)) if some is None else some
+    at_once = max(1, MOST_DISTANCES // len(truth))
+    parts = [_nearest_right(guesses, truth, part) for part in torch.split(asked, at_once)]
+    return torch.cat(parts)
+
+
+def _nearest_right(guesses: Tensor, truth: Tensor, some: Tensor) -> Tensor:
+    """``nearest_right`` of a few records."""
+    chosen = _distances_to_others(guesses, some).argmin(1)
+    distances = _distances_to_others(truth, some)
     least = distances.min(1).values
     return distances.gather(1, chosen[:, None])[:, 0] <= least * (1 + EQUAL) + EQUAL
+
+
+def _distances_to_others(rows: Tensor, some: Tensor) -> Tensor:
+    """(k, n) distances of some rows from all rows, infinite from themselves."""
+    distances = torch.cdist(rows[some], rows)
+    distances[torch.arange(len(some)), some] = float("inf")
+    return distances
 
 
 def exact_columns(levels: Tensor, truth: Tensor) -> tuple[int, int]:

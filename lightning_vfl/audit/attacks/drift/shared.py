@@ -14,7 +14,8 @@ def without(columns: Tensor, known: Tensor) -> Tensor:
     orthogonal to these directions. Noise leaves no such direction, and then nothing is taken out.
     """
     one, other = _basis(columns), _basis(known)
-    _, sizes, directions = torch.linalg.svd(torch.cat([one / one.norm(), other / other.norm()], 1))
+    both = torch.cat([one / one.norm(), other / other.norm()], 1)
+    _, sizes, directions = torch.linalg.svd(both, full_matrices=False)
     common = directions[sizes < EMPTY * sizes[0], : one.shape[1]]
     shared = torch.linalg.svd(common, full_matrices=False).Vh
     result: Tensor = one - one @ shared.T @ shared
