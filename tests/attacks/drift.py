@@ -25,7 +25,7 @@ from lightning_vfl.aggregators import (
     PoissonBinomial,
 )
 from lightning_vfl.audit.attack import Seen
-from lightning_vfl.audit.attacks.drift.heard import drifted, served_steps, shown
+from lightning_vfl.audit.attacks.drift.heard import drifted, served_steps
 from lightning_vfl.audit.attacks.drift.measure import Told, explained_with, nearest_right, told
 from lightning_vfl.audit.case import Case
 from lightning_vfl.callbacks import Audit
@@ -122,12 +122,13 @@ def attack(making: Making, data: type[Columns] = Columns, **settings: Any) -> Re
     """What the server, or another attacker, makes of a training; settings as in ``trained``."""
     case, accuracy = trained(making, data, **settings)
     seen, known = case.seen(), (*SWEEP, FULL_RANK)
-    ids, columns, _ = drifted(seen)
+    solution = drifted(seen)
+    ids = solution.ids
     truth = case.truth.everything(but=seen.attacker.parties)[ids]
     uploads = all_uploads(seen, ids)
     return Result(
-        told(columns, truth, known),
-        float(nearest_right(shown(seen, ids), truth).double().mean()),
+        told(solution.columns, truth, known),
+        float(nearest_right(solution.shown, truth).double().mean()),
         {k: explained_with(uploads, truth, k) for k in known},
         accuracy,
     )

@@ -77,7 +77,7 @@ def rows() -> list[Row]:
     results, separations, usual = [], [], []
     for seed in range(3):
         case, _ = drift.trained(making, Sites, seed=seed)
-        ids, columns, _ = drifted(case.seen())
+        ids, columns, *_ = drifted(case.seen())
         truth = case.truth.everything()[ids]
         data = Sites()
         data.draw = 7 + seed

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
-from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, reads_drift, shown
+from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, reads_drift
 from lightning_vfl.audit.attacks.drift.levels import few_valued
 
 
@@ -28,5 +28,5 @@ class DriftColumns(Attack):
         return reads_drift(kind, way)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        ids, columns, saw = drifted(seen, self.seconds)
-        return Guesses(ids, few_valued(columns), saw, few_valued(shown(seen, ids)))
+        solution = drifted(seen, self.seconds)
+        return Guesses(solution.ids, few_valued(solution.columns), solution.saw, few_valued(solution.shown))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lightning_vfl.audit.attack import FromKnownRecords, Guesses, Known, NothingSeen, Seen, Target, asked_for
-from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, reads_drift, shown
+from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, reads_drift
 from lightning_vfl.audit.attacks.drift.measure import affine_guesses
 from lightning_vfl.audit.transcript import places
 from lightning_vfl.checks import positive
@@ -33,11 +33,13 @@ class DriftFeatures(FromKnownRecords):
         return reads_drift(kind, way)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        ids, columns, saw = drifted(seen, self.seconds)
+        solution = drifted(seen, self.seconds)
+        ids = solution.ids
         place = places(ids, seen.records)[known.ids]
         there = place >= 0
         if not bool(there.any()):
             raise NothingSeen("the uploads of no known record are seen")
         targets = asked_for(known.features)[there]
-        values, plain = (affine_guesses(table, targets, place[there]) for table in (columns, shown(seen, ids)))
-        return Guesses(ids, values, f"{saw}, {int(there.sum()):,} known records", plain)
+        values = affine_guesses(solution.columns, targets, place[there])
+        plain = affine_guesses(solution.shown, targets, place[there])
+        return Guesses(ids, values, f"{solution.saw}, {int(there.sum()):,} known records", plain)

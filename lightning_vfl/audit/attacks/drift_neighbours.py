@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Seen, Target
-from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, reads_drift, shown
+from lightning_vfl.audit.attacks.drift.heard import SECONDS, checked_seconds, drifted, reads_drift
 
 
 @dataclass
@@ -17,7 +17,9 @@ class DriftNeighbours(Attack):
     is that of the first step.
 
     Not guaranteed: the best fit of hidden layers. It depends on the time, and it may tell less than the uploads as they
-        are, which are scored beside it. Other bottoms are not attacked, which is not a safety result.
+        are, which are scored beside it. A fit that has no time for 100 iterations is not begun: the uploads as
+        they are take its place, and the report says how long it would take. Other bottoms are not attacked, which is
+        not a safety result.
 
     Args:
         seconds: the time for the fit of hidden layers; several attacks of an audit with the same time share one fit.
@@ -33,5 +35,5 @@ class DriftNeighbours(Attack):
         return reads_drift(kind, way)
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        ids, columns, saw = drifted(seen, self.seconds)
-        return Guesses(ids, columns, saw, shown(seen, ids))
+        solution = drifted(seen, self.seconds)
+        return Guesses(solution.ids, solution.columns, solution.saw, solution.shown)

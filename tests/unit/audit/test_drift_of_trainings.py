@@ -11,6 +11,7 @@ from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, SplitVFL
 from lightning_vfl.aggregators import Concat, LagrangeCoded, MaskedSum, Mean
 from lightning_vfl.audit import DriftColumns, DriftFeatures, DriftNeighbours
 from lightning_vfl.audit.attacks.drift import heard
+from lightning_vfl.audit.attacks.drift.smoothed import SmoothedFit
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.commands.audit import _above
 from lightning_vfl.errors import ConfigurationError
@@ -44,6 +45,7 @@ def split(bottom, aggregator=None, width=8, **settings):
 @pytest.mark.parametrize(("aggregator", "fits"), [(MaskedSum(clip=64.0), 1), (Mean(), 3)], ids=["sum", "each"])
 def test_one_hidden_layer_is_fitted_in_its_time_and_uploads_are_scored_beside(aggregator, fits, tmp_path, monkeypatch):
     calls, real = [], heard.smoothed
+    monkeypatch.setattr(heard, "LEAST_ITERATIONS", 1)
     monkeypatch.setattr(heard, "smoothed", lambda *given, **named: calls.append(1) or real(*given, **named))
     found = audited(tmp_path, split(SHALLOW, aggregator))
     assert len(calls) == fits  # the three attacks share them
@@ -52,6 +54,27 @@ def test_one_hidden_layer_is_fitted_in_its_time_and_uploads_are_scored_beside(ag
         assert "fitted to all steps" in one.saw
         assert one.plain is not None
     assert found[0].seconds < 1.0 + 2
+
+
+def test_a_fit_that_has_no_time_for_enough_iterations_is_not_begun(tmp_path, monkeypatch):
+    began = []
+    monkeypatch.setattr(heard, "seconds_per_iteration", lambda *_: 40 / heard.LEAST_ITERATIONS * heard.ADAM_SHARE)
+    monkeypatch.setattr(heard, "smoothed", lambda served, *_, seconds, **__: began.append(seconds) or AsTheyAre(served))
+    (found,) = audited(tmp_path, split(SHALLOW, Mean()), attacks=[DriftNeighbours(60.0)])
+    assert began == pytest.approx([40, 40, 60], abs=1)  # an equal share, but never less than a fit needs
+
+    began.clear()
+    (found,) = audited(tmp_path, split(SHALLOW, Mean()), attacks=[DriftNeighbours(39.0)])
+    assert began == []
+    assert found.saw.count("as they are: a fit takes 40 s or more") == 3
+    assert found.plain is not None
+
+
+class AsTheyAre(SmoothedFit):
+    """A fit that takes no time."""
+
+    def __init__(self, served):
+        super().__init__(served.shown(), 1.0, 1.0, True)
 
 
 def test_linear_bottoms_have_the_uploads_as_they_are_beside_them_too(tmp_path):
@@ -125,6 +148,7 @@ def test_what_the_attack_cannot_use_is_not_called_safe(module, why, tmp_path, ca
 
 
 def test_a_large_training_is_fitted_to_its_first_steps_or_not_at_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(heard, "LEAST_ITERATIONS", 1)
     monkeypatch.setattr(heard, "MOST_NUMBERS", 54 * 2 * 34)  # two epochs of 3 * 6 hidden units, 8 numbers, 8 columns
     assert "fitted to the first 6 steps" in audited(tmp_path, split(SHALLOW), attacks=[DriftNeighbours(0.5)])[0].saw
     monkeypatch.setattr(heard, "MOST_NUMBERS", 54 * 34)

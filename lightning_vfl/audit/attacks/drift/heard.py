@@ -1,5 +1,6 @@
 """The served steps in a transcript, and the columns that follow from them."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +16,7 @@ from lightning_vfl.audit.attack import NotAttacked, NothingSeen, Seen
 from lightning_vfl.audit.attacks.drift.linear import linear
 from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps
 from lightning_vfl.audit.attacks.drift.shared import without
-from lightning_vfl.audit.attacks.drift.smoothed import smoothed
+from lightning_vfl.audit.attacks.drift.smoothed import ADAM_SHARE, seconds_per_iteration, smoothed
 from lightning_vfl.audit.transcript import AGGREGATES
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.depth import HiddenLayer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 
 SECONDS = 60.0  # for the fits of hidden layers
+LEAST_ITERATIONS = 100  # of a fit: after fewer, it has told no more than its start
 MOST_NUMBERS = 20_000_000  # of all visits to records in a fit: its run keeps several of each for autograd, 1 GB in all
 
 
@@ -44,18 +46,34 @@ def reads_drift(kind: str, way: str) -> bool:
     return (kind, way) in ((GRADIENTS, "down"), (EMBEDDINGS, "up"), (AGGREGATES, "own"))
 
 
+class Drifted(NamedTuple):
+    """What the uploads of a training tell.
+
+    Args:
+        ids: (n,) the records.
+        columns: (n, d) their columns up to rotation and translation.
+        shown: (n, d) what their uploads show as they are, side by side as the columns.
+        saw: what was used, in words.
+    """
+
+    ids: Tensor
+    columns: Tensor
+    shown: Tensor
+    saw: str
+
+
 class _Solved(NamedTuple):
     entries: int
     seconds: float
-    drifted: tuple[Tensor, Tensor, str]
+    drifted: Drifted
 
 
 # the solution of a transcript, with its number of entries: several attacks of one audit use it
 _SOLVED: "WeakKeyDictionary[Transcript, _Solved]" = WeakKeyDictionary()
 
 
-def drifted(seen: Seen, seconds: float = SECONDS) -> tuple[Tensor, Tensor, str]:
-    """Records (n,), their columns (n, d) up to rotation and translation, and what was used, in words.
+def drifted(seen: Seen, seconds: float = SECONDS) -> Drifted:
+    """The columns behind uploads that drift.
 
     One transcript is solved once. Do not write to the result.
     The columns of several sums, or of several parties that are read one by one, stand side by side, without the
@@ -77,25 +95,30 @@ def drifted(seen: Seen, seconds: float = SECONDS) -> tuple[Tensor, Tensor, str]:
     return solved.drifted
 
 
-def _solved(seen: Seen, seconds: float) -> tuple[Tensor, Tensor, str]:
+def _solved(seen: Seen, seconds: float) -> Drifted:
     """``drifted``, computed."""
     trainings = list(served_steps(seen))
     if not trainings:
         raise NothingSeen("the server reads no sum of embeddings with the gradients that it sent for them")
     layers = [_layer(seen, upload) for _, upload in trainings]
-    hidden = sum(layer is not None for layer in layers)
-    share = seconds / max(hidden, 1)
+    fits_left = sum(layer is not None for layer in layers)
+    deadline = time.monotonic() + seconds
 
     solutions = []
     words = []
     for (served, upload), layer in zip(trainings, layers, strict=True):
-        columns, how = (linear(served), "") if layer is None else _fitted(served, layer, share)
+        if layer is None:
+            columns, how = linear(served), ""
+        else:
+            columns, how = _fitted(served, layer, deadline - time.monotonic(), fits_left)
+            fits_left -= 1
         solutions.append(columns)
         of = f"party {upload.parties[0]}" if len(upload.parties) == 1 else f"{len(upload.parties)} parties"
         words.append(f"{served.width} of {of}{how}")
     ids = _in_all(solutions)
     parts = _apart(seen, [upload for _, upload in trainings], [columns[ids] for columns in solutions], ids)
-    return ids, torch.cat(parts, 1), f"uploads and sent gradients (width {', '.join(words)})"
+    shown = torch.cat([served.shown() for served, _ in trainings], 1)[ids]
+    return Drifted(ids, torch.cat(parts, 1), shown, f"uploads and sent gradients (width {', '.join(words)})")
 
 
 def _in_all(solutions: Sequence[Tensor]) -> Tensor:
@@ -126,13 +149,14 @@ def _apart(seen: Seen, uploads: Sequence[Readable], solutions: Sequence[Tensor],
     return parts
 
 
-def shown(seen: Seen, ids: Tensor) -> Tensor:
-    """(n, d) what the uploads of these records show as they are, side by side as in ``drifted``."""
-    return torch.cat([served.shown() for served, _ in served_steps(seen)], 1)[ids]
-
-
-def _fitted(served: ServedSteps, layer: HiddenLayer, seconds: float) -> tuple[Tensor, str]:
+def _fitted(served: ServedSteps, layer: HiddenLayer, left: float, fits: int) -> tuple[Tensor, str]:
     """The columns of all records as the fit gives them, and what it did in words; after one epoch, uploads as they are.
+
+    Args:
+        served: what is fitted.
+        layer: of its bottoms.
+        left: the seconds that are left for this and all other fits.
+        fits: their number; each has an equal share, or more if this is too little for a fit.
 
     Raises:
         NotAttacked: for a training whose first two epochs are too large.
@@ -153,6 +177,11 @@ def _fitted(served: ServedSteps, layer: HiddenLayer, seconds: float) -> tuple[Te
         return served.shown(), ", as they are in one epoch"
 
     part = replace(served, steps=tuple(kept))
+    iteration = seconds_per_iteration(part, layer.width, layer.activation, layer.bias)
+    least = LEAST_ITERATIONS * iteration / ADAM_SHARE
+    if least > left:
+        return served.shown(), f", as they are: a fit takes {least:.0f} s or more"
+    seconds = max(left / fits, least)
     fit = smoothed(part, layer.width, layer.activation, seconds=seconds, bias=layer.bias)
     steps = "all" if all_steps else f"the first {len(kept):,}"
     end = "" if fit.complete else f", ended after {seconds:.0f} s"
