@@ -48,10 +48,11 @@ class SaysTime(Callback):
         if seconds < MEASURED or inf in (self._began, trainer.estimated_stepping_batches):
             return
         training = seconds * trainer.estimated_stepping_batches / trainer.global_step
-        limits = {getattr(attack, "seconds", 0.0) for one in self.audits for attack in one.attacks or ()}
+        # attacks of one attacker with one limit share one fit; attacks without a limit take seconds
+        limits = sum(sum({getattr(attack, "seconds", 0.0) for attack in one.attacks or ()}) for one in self.audits)
         print(
-            f"this audit trains for about {training:.0f} s and has attacks with limits of {sum(limits):.0f} s in all; "
-            "if an attack finds nothing, an unprotected twin takes as long again at most",
+            f"this audit takes about {training:.0f} s of training and at most {limits:.0f} s of fits, in all at most "
+            f"{2 * (training + limits):.0f} s if an attack finds nothing and an unprotected twin is trained too",
             flush=True,
         )
         self._began = inf
