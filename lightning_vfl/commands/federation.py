@@ -6,6 +6,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
 import torch
 from jsonargparse import ArgumentParser
@@ -26,6 +27,9 @@ from lightning_vfl.federation.refusals import refuse_protocol
 from lightning_vfl.simulation import DataFault
 from lightning_vfl.whole_files import refuse_unwritable
 
+if TYPE_CHECKING:
+    from lightning_vfl.federation.link import Way
+
 METHODS = ("fit", "validate", "test", "predict")
 
 
@@ -45,7 +49,7 @@ class ServeCommand(Command):
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         identity = load(seat.key, charter.server.certificate)
         events = None if given.events is None else Path(given.events)
-        _serve(cli, charter, identity, False, events, local=False, relay=_relay(given.relay), metrics=seat.metrics)
+        _serve(cli, charter, identity, False, events, local=False, relay=given.relay, metrics=seat.metrics)
         return 0
 
 
@@ -72,8 +76,10 @@ class PartyCommand(Command):
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         number = charter.number(given.name)
         identity = load(seat.key, charter.parties[number].certificate)
-        relay, after = _relay(given.relay), given.new_ledger_after
-        _take_part(cli, charter, identity, seat, given.name, False, local=False, relay=relay, new_ledger_after=after)
+        after = given.new_ledger_after
+        _take_part(
+            cli, charter, identity, seat, given.name, False, local=False, relay=given.relay, new_ledger_after=after
+        )
         return 0
 
 
@@ -143,10 +149,6 @@ def _add_federation(parser: ArgumentParser) -> None:
     parser.add_argument("--relay", type=str, default=None, help="socket at which a relay calls, such as a Flower app")
 
 
-def _relay(given: str | None) -> Path | None:
-    return None if given is None else Path(given)
-
-
 def _refuse_early(cli: CLI) -> None:
     """Refuse, before a process starts, protocols and data that are not divided, and processes that cannot connect.
 
@@ -158,7 +160,8 @@ def _refuse_early(cli: CLI) -> None:
         data.refuse_seats()
     if isinstance(model, type):
         refuse_protocol(model)
-    if find_spec("grpc") is None:  # importing it here would keep its threads from surviving a fork
+    # importing it here would keep its threads from surviving a fork
+    if find_spec("grpc") is None and cli.given.get("relay") is None:
         raise ConfigurationError(
             f"{cli.command.name} needs the package grpcio; pip install 'lightning-vfl[federation]'"
         )
@@ -171,18 +174,36 @@ def _serve(
     injected: bool,
     events: Path | None,
     local: bool,
-    relay: Path | None = None,
+    relay: str | None = None,
     metrics: str | None = None,
 ) -> None:
     from lightning_vfl.federation.run import Run
-    from lightning_vfl.federation.session import serve  # grpc, after the processes of federate have parted
+    from lightning_vfl.federation.session import serve
 
     cli.build()
     _refuse_faults(cli, injected)
     _refuse_unwritable(cli, "server")
     cli.take_folder()
-    run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), relay, metrics)
+    way = _way(charter, identity, relay)
+    run = Run(charter, identity, way, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), metrics)
     serve(run, events)
+
+
+def _way(charter: Charter, identity: Identity, relay: str | None, proxy: str | None = None) -> "Way":
+    """How this process reaches the others.
+
+    Raises:
+        ConfigurationError: for a proxy that would not be used.
+    """
+    if relay is None:
+        from lightning_vfl.federation.over_grpc import OverGRPC  # grpc, after the processes of federate have parted
+
+        return OverGRPC(charter, identity, proxy)
+    if proxy is not None:
+        raise ConfigurationError("proxy: of seat.yaml is for calls over gRPC; leave it out with --relay")
+    from lightning_vfl.federation.relay import ThroughRelay
+
+    return ThroughRelay(Path(relay), charter, identity)
 
 
 def _take_part(
@@ -193,7 +214,7 @@ def _take_part(
     name: str,
     injected: bool,
     local: bool,
-    relay: Path | None = None,
+    relay: str | None = None,
     new_ledger_after: str = "",
 ) -> None:
     from lightning_vfl.federation.run import Run
@@ -206,8 +227,8 @@ def _take_part(
         budget = PrivacyBudget(seat.budget.epsilon, seat.budget.delta)
         cli.trainer.callbacks.append(budget)
     cli.take_folder()
-    of = _of(cli, injected, local)
-    run = Run(charter, identity, cli.trainer, cli.model, cli.datamodule, *of, relay, seat.metrics)
+    way = _way(charter, identity, relay, seat.proxy)
+    run = Run(charter, identity, way, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), seat.metrics)
     take_part(run, seat, name, new_ledger_after)
 
 

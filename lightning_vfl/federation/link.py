@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -12,14 +12,20 @@ from lightning_vfl.errors import ConfigurationError, MalformedFrame, printable
 from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.fields import MOST_PARTIES, refuse_answer
 from lightning_vfl.federation.frames import Frame, pack, unpack_pieces
-from lightning_vfl.federation.hub import At, Key
+from lightning_vfl.federation.hub import At, Hub, Key
 from lightning_vfl.federation.watch import Peer
 
 START = At(0, 0, -1)  # before the first round
 
 
 class Transport(ABC):
-    """Carries frames between a party and the server."""
+    """Carries frames between a party and the server.
+
+    Attributes:
+        process: random bytes that tell this process from the party's others.
+    """
+
+    process: bytes
 
     def server(self, awaited: bool) -> Peer:
         """The server, as a watcher is told of it; default: nobody can say whether it is there."""
@@ -40,6 +46,37 @@ class Transport(ABC):
     @abstractmethod
     def close(self) -> None:
         """Hang up."""
+
+
+class ServerEnd(Protocol):
+    """The server's end of the lines to the parties: it calls ``Hub.call`` for each frame, with the party's number."""
+
+    def close(self) -> None:
+        """Stop listening."""
+
+
+class Way(ABC):
+    """How frames get from the parties to the server; no other part of a process knows it.
+
+    Attributes:
+        place: where the server is reached, for messages.
+        last_words: seconds that parties may take to hear that the training is over.
+    """
+
+    place: str
+    last_words: float
+
+    @abstractmethod
+    def port(self, hub: Hub) -> ServerEnd:
+        """Listen; the server's end.
+
+        Raises:
+            ConfigurationError: for a place that is taken.
+        """
+
+    @abstractmethod
+    def transport(self, party: int) -> Transport:
+        """The end of the party with this number."""
 
 
 class FederationEnded(ConfigurationError):

@@ -19,7 +19,7 @@ from lightning_vfl.federation.charter import Charter
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Hub, Interrupted
 from lightning_vfl.federation.identity import Identity
-from lightning_vfl.federation.link import Transport
+from lightning_vfl.federation.link import Transport, Way
 from lightning_vfl.federation.long_waits import LongWait
 from lightning_vfl.federation.sealed_line import (
     ANSWER,
@@ -59,6 +59,28 @@ def listen(socket: Path) -> Listener:
         ) from None
     finally:
         os.umask(before)
+
+
+class ThroughRelay(Way):
+    """Both ends wait at a socket of their own for the calls of a relay.
+
+    Args:
+        socket: where the relay calls.
+        charter: of the federation.
+        identity: of this host.
+    """
+
+    last_words = 60.0
+
+    def __init__(self, socket: Path, charter: Charter, identity: Identity) -> None:
+        self.socket, self.charter, self.identity = socket, charter, identity
+        self.place = str(socket)
+
+    def port(self, hub: Hub) -> "RelayPort":
+        return RelayPort(hub, self.socket, self.identity, self.charter)
+
+    def transport(self, party: int) -> "Relayed":
+        return Relayed(self.socket, party, self.identity, self.charter)
 
 
 class Relayed(Transport):

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl.federation.charter import Charter, Weights
 from lightning_vfl.federation.identity import Identity
+from lightning_vfl.federation.link import Way
 from lightning_vfl.federation.versions import versions
 from lightning_vfl.protocols.loading import rounds_in
 from lightning_vfl.protocols.owner_keys import new_key, save_key
@@ -24,6 +25,7 @@ class Run:
     Args:
         charter: the same in all processes.
         identity: of this host.
+        way: to the other processes.
         trainer: Lightning's trainer of this process.
         model: the protocol.
         data: the datamodule.
@@ -32,12 +34,12 @@ class Run:
         injected: faults are played from the recipe.
         checkpoint: of this process; None: none.
         local: all processes are on this machine, so that each may load a whole data set.
-        relay: the socket at which a relay calls, such as a Flower app; None: over gRPC.
         metrics: ``host:port`` at which the process shows its state; None: nowhere.
     """
 
     charter: Charter
     identity: Identity
+    way: Way
     trainer: Any
     model: Any
     data: Any
@@ -46,7 +48,6 @@ class Run:
     injected: bool = False
     checkpoint: str | None = None
     local: bool = False
-    relay: Path | None = None
     metrics: str | None = None
 
     @cached_property

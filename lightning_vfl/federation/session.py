@@ -14,13 +14,10 @@ from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.at_party import AtParty
 from lightning_vfl.federation.at_server import AtServer
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile
-from lightning_vfl.federation.connections import party_credentials, server_credentials
 from lightning_vfl.federation.decoupled_at_party import DecoupledAtParty
 from lightning_vfl.federation.decoupled_at_server import DecoupledAtServer
 from lightning_vfl.federation.events_at_party import EventsAtParty
 from lightning_vfl.federation.events_at_server import EventsAtServer
-from lightning_vfl.federation.grpc_client import Dialled
-from lightning_vfl.federation.grpc_server import Port
 from lightning_vfl.federation.hub import Hub, Request
 from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.link import Link
@@ -28,18 +25,16 @@ from lightning_vfl.federation.reception import Reception
 from lightning_vfl.federation.recipe import first_difference
 from lightning_vfl.federation.record import Record
 from lightning_vfl.federation.refusals import refuse_unfederated
-from lightning_vfl.federation.relay import Relayed, RelayPort
 from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.federation.run import Run
-from lightning_vfl.federation.versions import about, upgrade
+from lightning_vfl.federation.versions import upgrade
 from lightning_vfl.federation.watch import State, Watch, counts
 from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.types import Seat
 
-_RELAYED = 60.0  # seconds that a relay may take to bring the last requests
 _LATE = 15.0  # seconds in which parties that are still being started are told why nothing will begin
 SIGNED = "lightning-vfl keys"  # what an identity signs: its key for sealed messages in this federation
 
@@ -75,7 +70,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
 
     hub.greet = greet
     kept = None if record is None else Record(record, names)
-    port = _opened(run, hub)
+    port = run.way.port(hub)
     watch = None
     started = time()
 
@@ -95,7 +90,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     try:
         if run.metrics is not None:
             watch = Watch(run.metrics, state)
-        told(f"{charter.federation}: waiting for {', '.join(names)} at {run.relay or charter.server.address}")
+        told(f"{charter.federation}: waiting for {', '.join(names)} at {run.way.place}")
         reception.await_all(charter.patience.join)
         for line in reception.remarks(run.about()["versions"]):
             told(line)
@@ -109,11 +104,10 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         run.model.place = place
         run.draw_secrets(None)
         run.train()
-        _part(hub, f"{charter.federation} is over", 5.0 if run.relay is None else _RELAYED)
+        _part(hub, f"{charter.federation} is over", run.way.last_words)
     except BaseException as error:
         why = f"the server has ended: {error}" if str(error) else f"the server has ended ({type(error).__name__})"
-        seconds = 2.0 if run.relay is None else _RELAYED
-        _part(hub, " ".join(why.split())[:500], seconds, _LATE if reception.waits_for_others else 0.0)
+        _part(hub, " ".join(why.split())[:500], run.way.last_words, _LATE if reception.waits_for_others else 0.0)
         raise
     finally:
         port.close()
@@ -142,9 +136,7 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
     party = charter.number(name)
     if seat.ledger is not None:
         _take_ledger(run, SeatLedger(seat.ledger, new_ledger_after))
-    if run.relay is not None and seat.proxy is not None:
-        raise ConfigurationError("proxy: of seat.yaml is for calls over gRPC; leave it out with --relay")
-    transport = _dialled(run, seat.proxy) if run.relay is None else Relayed(run.relay, party, run.identity, charter)
+    transport = run.way.transport(party)
     link = Link(transport, charter.agreed(run.model.active))
     watch = None
     started = time()
@@ -219,16 +211,6 @@ def _take_ledger(run: Run, ledger: SeatLedger) -> None:
     run.model.privacy.seat = ledger
 
 
-def _opened(run: Run, hub: Hub) -> Port | RelayPort:
-    """The server's end of the lines to the parties."""
-    charter = run.charter
-    if run.relay is not None:
-        return RelayPort(hub, run.relay, run.identity, charter)
-    secret = server_credentials(run.identity, charter)
-    silence = charter.patience.silence
-    return Port(hub, charter.server.address, _by_certificate(charter), secret, silence, lambda: about(charter))
-
-
 def _part(hub: Hub, why: str, seconds: float, late: float = 0.0) -> None:
     """Tell all parties that it is over, and wait so long until they have come (``late``) and hung up (``seconds``)."""
     begun = monotonic()
@@ -238,33 +220,11 @@ def _part(hub: Hub, why: str, seconds: float, late: float = 0.0) -> None:
     hub.wait(lambda: None if any(map(hub.present, range(hub.parties))) else True, lambda: end)
 
 
-def _dialled(run: Run, proxy: str | None) -> Dialled:
-    """A party's end of the line to the server."""
-    charter = run.charter
-    return Dialled(
-        charter.server.address,
-        party_credentials(run.identity, charter),
-        reconnect=charter.patience.reconnect,
-        silence=charter.patience.silence,
-        expected=charter.server.name,
-        proxy=proxy,
-    )
-
-
 def _places(model: Any) -> tuple[type[AtServer], type[AtParty]]:
     """The places of a protocol: the server's, and a party's."""
     if isinstance(model, AsyncVFL):
         return EventsAtServer, EventsAtParty
     return (DecoupledAtServer, DecoupledAtParty) if isinstance(model, DecoupledVFL) else (RoundsAtServer, RoundsAtParty)
-
-
-def _by_certificate(charter: Charter) -> Callable[[bytes | None], int]:
-    def holder(shown: bytes | None) -> int:
-        if shown is None:
-            raise ConfigurationError(f"{charter.federation} needs a certificate of each party")
-        return charter.holder(shown)
-
-    return holder
 
 
 def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | None:
