@@ -62,7 +62,12 @@ test: $(INSTALLED)  ## the test suite, about 2 minutes on two quiet cores
 	@$@/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt flwr
 	@touch $@
 
-test-slow: $(INSTALLED) .flower  ## the tests of minutes: further cases, wheel in a clean environment, planted violations and bugs, fuzz
+.nvflare: constraints.txt  # NVFlare brings some sixty packages, which nothing else here needs
+	@$(PYTHON) -m venv $@
+	@$@/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[align,nvflare]"
+	@touch $@
+
+test-slow: $(INSTALLED) .flower .nvflare  ## the tests of minutes: further cases, wheel in a clean environment, planted violations and bugs, fuzz
 	$(BIN)/python -m pytest -m slow
 	$(MAKE) fuzz
 	$(BIN)/python -m tests.planted_bugs

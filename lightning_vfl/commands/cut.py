@@ -1,6 +1,7 @@
 """``lightning-vfl cut``: a data set of one file as a table for each party, as hosts of their own hold them."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SPLITS: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
 RECIPE = "csv_tables.yaml"
+JOB = "lightning_vfl.federation.nvflare_job"  # its classes are named, because NVFlare may not be installed here
 
 _ABOUT = (
     "Write the columns of each party of a data set as a table, the labels and the split of each record as another one, "
@@ -43,11 +45,17 @@ class CutCommand(Command):
     def add_options(self, parser: ArgumentParser) -> None:
         parser.add_argument("--out", type=str, required=True, help="folder of the tables and the recipe")
         parser.add_argument("--format", type=Literal["parquet", "csv"], default="parquet", help="of the tables")
+        parser.add_argument("--nvflare", type=str, default=None, metavar="FOLDER", help="write a job of NVFlare too")
 
     def run(self, cli: CLI) -> int:
         data = cli._subcommand_parsers[self.name].instantiate_classes(cli.given)["data"]
+        job = None if cli.given.nvflare is None else Path(cli.given.nvflare)
+        if job is not None and (job / "meta.json").exists():
+            raise ConfigurationError(f"{job / 'meta.json'} exists already; give another folder to --nvflare")
         for line in cut(data, Path(cli.given.out), cli.given.format):
             print(line)
+        if job is not None:
+            print(_write_job(_names(data), job))
         return 0
 
 
@@ -77,7 +85,7 @@ def cut(data: VerticalDataModule, out: Path, ending: str = "parquet") -> list[st
     if (out / RECIPE).exists():
         raise ConfigurationError(f"{out / RECIPE} exists already; give another --out, or remove it")
     splits = _set_up(data)
-    names = [name if name.isidentifier() else f"party{name}" for name in data.party_names]
+    names = _names(data)
     ids, own_ids = _ids(splits)
     columns = _columns(data)
     id_column = "id" if not any("id" in own for own in columns) else "cut_record_id"
@@ -107,6 +115,32 @@ def cut(data: VerticalDataModule, out: Path, ending: str = "parquet") -> list[st
     recipe = {"data": {"class_path": "CSVTables", "init_args": settings}}
     (out / RECIPE).write_text(text + yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     return [f"{out}: tables of {', '.join(names)} and labels, {len(ids):,} records", *notes, f"--config {out / RECIPE}"]
+
+
+def _write_job(names: Sequence[str], folder: Path) -> str:
+    """Write a job of NVFlare that runs a federation of these parties; a line about it."""
+    deployed = {"app": ["server", *names]}
+    meta = {"name": folder.name, "resource_spec": {}, "deploy_map": deployed, "min_clients": len(names)}
+    files = {"federation": "federation.yaml", "recipe": "recipe.yaml", "do": "fit"}
+    server = {"id": "federation", "path": f"{JOB}.Federation", "args": files}
+    party = {"path": f"{JOB}.Party", "args": {**files, "restarts": 3}}
+    contents = {
+        "meta.json": {**meta, "mandatory_clients": list(names)},
+        "app/config/config_fed_server.json": {"format_version": 2, "workflows": [server]},
+        "app/config/config_fed_client.json": {
+            "format_version": 2,
+            "executors": [{"tasks": ["take_part"], "executor": party}],
+        },
+    }
+    (folder / "app" / "config").mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return f"{folder}: job of NVFlare for the sites {', '.join(names)}"
+
+
+def _names(data: VerticalDataModule) -> list[str]:
+    """The names of the parties' tables."""
+    return [name if name.isidentifier() else f"party{name}" for name in data.party_names]
 
 
 def _set_up(data: VerticalDataModule) -> dict[str, Records]:

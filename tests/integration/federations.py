@@ -60,12 +60,12 @@ def tap(keep: Callable[[bytes, bytes], None]) -> Callable[[], None]:
     return before
 
 
-def cut_digits(folder: Path, parties: int = 4, data: str = "data/digits") -> Path:
+def cut_digits(folder: Path, parties: int = 4, data: str = "data/digits", more: tuple[str, ...] = ()) -> Path:
     """Write the digits, or other data, as a table for each party, and one with the labels; returns the folder."""
 
     def role() -> None:
         prepare()
-        run_or_exit(["cut", "--config", data, "--data.partitioner.parties", str(parties), "--out", str(folder)])
+        run_or_exit(["cut", "--config", data, "--data.partitioner.parties", str(parties), "--out", str(folder), *more])
 
     _, status = os.waitpid(start(role, folder / "cut.txt"), 0)
     if status:

@@ -1,11 +1,16 @@
 """The tables of a cut data set give the tensors of the data set, bit for bit."""
 
+import ast
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 import torch
 import yaml
 
 from lightning_vfl.cli import run
-from lightning_vfl.commands.cut import RECIPE, cut
+from lightning_vfl.commands.cut import JOB, RECIPE, cut
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.datamodules import BreastCancer, CSVTables, Digits, GivenSplit, LimitedOverlap, Unchanged
 from lightning_vfl.errors import ConfigurationError
@@ -81,3 +86,29 @@ def test_options_of_other_parts_are_refused(option, tmp_path):
     with pytest.raises(UsageError, match=f"cut reads the settings of the data alone; leave the options {option[:7]}"):
         run(["cut", "--config", "data/digits", option, "--out", str(tmp_path / "parts")])
     assert not (tmp_path / "parts").exists()
+
+
+def test_a_job_of_nvflare_names_the_sites_and_classes_that_there_are(tmp_path, capsys):
+    words = ["cut", "--config", "data/digits", "--data.partitioner.parties", "2", "--nvflare", str(tmp_path / "job")]
+    run([*words, "--out", str(tmp_path / "parts")])
+    assert "job of NVFlare for the sites party0, party1" in capsys.readouterr().out
+    meta = json.loads((tmp_path / "job" / "meta.json").read_text())
+    assert meta["deploy_map"] == {"app": ["server", "party0", "party1"]}
+    assert (meta["min_clients"], meta["mandatory_clients"]) == (2, ["party0", "party1"])
+    config = tmp_path / "job" / "app" / "config"
+    (server,) = json.loads((config / "config_fed_server.json").read_text())["workflows"]
+    (party,) = json.loads((config / "config_fed_client.json").read_text())["executors"]
+    text = Path(find_spec(JOB).origin).read_text()
+    classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+    for component in (server, party["executor"]):
+        module, _, name = component["path"].rpartition(".")
+        (init,) = [one for one in classes[name].body if getattr(one, "name", "") == "__init__"]
+        defaults = [ast.literal_eval(one) for one in init.args.defaults]
+        assert (module, dict(zip([one.arg for one in init.args.args[1:]], defaults, strict=True))) == (
+            JOB,
+            component["args"],
+        )
+    assert f'TASK = "{party["tasks"][0]}"' in text
+    with pytest.raises(ConfigurationError, match="exists already; give another folder to --nvflare"):
+        run([*words, "--out", str(tmp_path / "others")])
+    assert not (tmp_path / "others").exists()
