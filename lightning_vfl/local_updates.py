@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from lightning_vfl.checks import positive
+from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.flops import Work
 from lightning_vfl.rebuildable import Rebuildable
@@ -74,19 +74,22 @@ class LocalSteps(LocalUpdate):
 
     Args:
         steps: Q, the number of steps of every party in a round, or by party; a party that is not named makes one.
+        proximal: μ of the term μ/2 ‖w - w_0‖² that FedProx adds to the loss, with the weights w_0 of the round.
 
     Raises:
-        ConfigurationError: before training, for a number below 1 or a party that there is not.
+        ConfigurationError: before training, for a number below 1 or a party that there is not; for μ below 0.
 
     References:
         Castiglia, Wang, Patterson, "Flexible Vertical Federated Learning With Heterogeneous Parties", TNNLS 2023.
         Liu et al., "FedBCD: A Communication-Efficient Collaborative Learning Framework for Distributed Features", 2022.
+        Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx), MLSys 2020, equation 2.
     """
 
-    def __init__(self, steps: int | dict[int, int] = 2) -> None:
+    def __init__(self, steps: int | dict[int, int] = 2, proximal: float = 0.0) -> None:
         for number in steps.values() if isinstance(steps, Mapping) else [steps]:
             positive("steps", number, whole=True)
         self.steps = steps
+        self.proximal = within("proximal", proximal, 0)
 
     def of(self, party: int) -> int:
         """The number of steps of a party."""
@@ -95,10 +98,15 @@ class LocalSteps(LocalUpdate):
     def learn(
         self, party: int, bottom: nn.Module, features: Tensor, gradient: Tensor, optimizer: PartyOptimizer
     ) -> None:
+        trained = [parameter for parameter in bottom.parameters() if parameter.requires_grad] if self.proximal else []
+        first = [parameter.detach().clone() for parameter in trained]
         optimizer.step()
         for _ in range(self.of(party) - 1):
             optimizer.zero_grad()
             bottom(features).backward(gradient)
+            for parameter, start in zip(trained, first, strict=True):
+                if parameter.grad is not None:  # the gradient of the proximal term
+                    parameter.grad.add_(parameter.detach() - start, alpha=self.proximal)
             optimizer.step()
 
     def flops(self, party: int, bottom: Work) -> float:

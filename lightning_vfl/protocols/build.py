@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from lightning_vfl.wire import LinearForms
 BottomFactory = Callable[[tuple[int, ...], int], nn.Module]
 TopFactory = Callable[..., nn.Module]
 Shape = tuple[int, ...]
+T = TypeVar("T")
 
 
 class Halves(TypedDict):
@@ -67,25 +68,28 @@ def party_names_of(data: Any, parties: int) -> tuple[str, ...]:
     return tuple(map(str, range(parties))) if data is None else tuple(data.party_names)
 
 
-def by_number(bottom_of: Mapping[int | str, BottomFactory], hparams: Any, data: Any) -> dict[int, BottomFactory]:
-    """The bottoms of single parties by party number; names are those of the data, and are noted as numbers.
+def by_number(
+    setting: str, named: Mapping[int | str, T], hparams: Any, data: Any, others: Collection[str] = ()
+) -> dict[Any, T]:
+    """The values of a setting by party number; names are those of the data, and are noted as numbers.
 
     Raises:
-        ConfigurationError: for a name that no party has.
+        ConfigurationError: for a name that no party has and that is none of ``others``, which stay as they are.
     """
     names = () if data is None else tuple(data.party_names)
     numbers = {name: number for number, name in enumerate(names)}
-    for party in bottom_of:
-        if isinstance(party, str) and party not in numbers:
-            fix = nearest(party, names, "use numbers") if names else "the parties have no names here; use numbers"
-            raise ConfigurationError(f"bottom_of names party '{party}', which does not exist; {fix}")
-    noted = hparams.get("bottom_of")
+    for party in named:
+        if isinstance(party, str) and party not in (*numbers, *others):
+            known = (*names, *others)
+            fix = nearest(party, known, "use numbers") if names else "the parties have no names here; use numbers"
+            raise ConfigurationError(f"{setting} names party '{party}', which does not exist; {fix}")
+    noted = hparams.get(setting)
     if noted:
-        hparams["bottom_of"] = {numbers.get(party, party): factory for party, factory in noted.items()}
-    named = {numbers[party] if isinstance(party, str) else party: factory for party, factory in bottom_of.items()}
-    if len(named) < len(bottom_of):
-        raise ConfigurationError("bottom_of names a party twice, by name and by number; leave one out")
-    return named
+        hparams[setting] = {numbers.get(party, party): value for party, value in noted.items()}
+    numbered = {numbers.get(party, party): value for party, value in named.items()}
+    if len(numbered) < len(named):
+        raise ConfigurationError(f"{setting} names a party twice, by name and by number; leave one out")
+    return numbered
 
 
 def note_outputs(hparams: Any, top: Halves | TopFactory, outputs: int) -> None:

@@ -128,6 +128,10 @@ def refuse_searches(module: SplitModel) -> None:
     if aggregator.setup is not None or aggregator.accounting is not None:
         for callback in callbacks_of(module.trainer):
             _refuse_search(callback, f"the parties are set up for {type(aggregator).__name__}")
+    if module.has_rates and any(isinstance(callback, LearningRateFinder) for callback in callbacks_of(module.trainer)):
+        raise ConfigurationError(
+            "LearningRateFinder finds one rate for all, and optimizer_of has rates too; leave out lr of optimizer_of"
+        )
 
 
 def repeat_last_loss(trainer: Trainer) -> None:

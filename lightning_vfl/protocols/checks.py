@@ -256,13 +256,12 @@ def refuse_several_steps(optimizer: Optimizer) -> None:
         )
 
 
-def refuse_unused_optimizer(protocol: str, optimizer: Any, lr_scheduler: Any, used: bool) -> None:
-    """Refuse an optimiser or a schedule that was given to a protocol whose own ``configure_optimizers`` makes others.
+def refuse_unused_optimizer(protocol: str, given: Mapping[str, Any], used: bool) -> None:
+    """Refuse settings of optimisers that were given to a protocol whose own ``configure_optimizers`` makes others.
 
     Raises:
         ConfigurationError: naming what was given.
     """
-    given = {"optimizer": optimizer, "lr_scheduler": lr_scheduler}
     if not used and (unused := [name for name, value in given.items() if value is not None]):
         raise ConfigurationError(
             f"{protocol} was given {' and '.join(unused)}, but its own configure_optimizers makes others; leave one out"

@@ -57,9 +57,16 @@ from lightning_vfl.protocols.checks import mean_loss, refuse_other_output, refus
 from lightning_vfl.protocols.columns_told import Columns, Noise, Read, Told, columns_of, columns_told
 from lightning_vfl.protocols.costs import Costs, labels_leg
 from lightning_vfl.protocols.early_build import NotBuilt, not_built
-from lightning_vfl.protocols.factories import made, refuse_made
+from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import FreeHooks
 from lightning_vfl.protocols.loading import SafelyLoaded
+from lightning_vfl.protocols.optimizer_groups import (
+    SERVER,
+    check_settings,
+    make_optimizer,
+    make_schedule,
+    settings_by_owner,
+)
 from lightning_vfl.protocols.owner_keys import drawn_from, seeded_if_unseeded
 from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared, refuse_unregistered
 from lightning_vfl.protocols.place import Place
@@ -124,6 +131,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         metrics: metrics by name, instead of the objective's; each is updated with (predictions, labels).
         bottom_of: party number, or name -> factory, for parties that do not use ``bottom``.
         optimizer: makes the ONE optimiser of all parties and the server from their parameters; None: Adam at 1e-3.
+        optimizer_of: party number, or name, or ``server`` -> settings of the optimiser for its networks alone, for
+            example ``{bank: {lr: 0.1, weight_decay: 0.01}}``; a schedule multiplies each rate.
         lr_scheduler: makes a learning-rate schedule, stepped each epoch; ReduceLROnPlateau monitors ``val/loss``.
         active: the party that holds the labels, if a party with features holds them; this party never drops out.
         clock: speed of links and machines, for the virtual time of the rounds; None: ``VirtualClock()``.
@@ -208,6 +217,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         metrics: Mapping[str, Metric] | None = None,
         bottom_of: dict[int | str, BottomFactory] | None = None,
         optimizer: OptimizerFactory | None = None,
+        optimizer_of: dict[int | str, dict[str, Any]] | None = None,
         lr_scheduler: SchedulerFactory | None = None,
         active: int | None = None,
         clock: VirtualClock | None = None,
@@ -251,6 +261,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         self._bottom, self._top, self._metrics = bottom, top, metrics
         self._named_bottoms = bottom_of or {}
         self._bottom_of: dict[int, BottomFactory] = {}  # by number, when the parties are known
+        self._named_settings = settings_by_owner(optimizer_of)
+        self._optimizer_of: dict[int | str, dict[str, Any]] = {}  # by number, as above
         self.halved = isinstance(top, Mapping)
         self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
         self.waiting = waiting or WaitForAll()
@@ -537,7 +549,10 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     def build(self) -> None:
         """Build the networks, and what depends on their shapes; a protocol with more networks extends this function."""
         note_shapes(self.hparams, self.datamodule)
-        self._bottom_of = by_number(self._named_bottoms, self.hparams, self.datamodule)
+        self._bottom_of = by_number("bottom_of", self._named_bottoms, self.hparams, self.datamodule)
+        self._optimizer_of = by_number(
+            "optimizer_of", self._named_settings, self.hparams, self.datamodule, others=[SERVER]
+        )
         shapes = tuple(tuple(shape) for shape in self.hparams["party_shapes"])
         classes = self.hparams["num_classes"]
         self.roster = roster_of(len(shapes), self.hparams["party_groups"], self.active)
@@ -812,19 +827,28 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     def lr(self, rate: float | None) -> None:
         self._rate = rate
 
+    @property
+    def has_rates(self) -> bool:
+        """Whether parties or the server have learning rates of their own."""
+        return any("lr" in settings for settings in self._named_settings.values())
+
     def configure_optimizers(self) -> Any:
         """One optimiser for all networks: ``global_step`` counts rounds; a party without gradient does not change."""
         make = self._optimizer or _ADAM
         own = {id(p) for p in self.bottoms.parameters()}  # of a bottom that a group shares, the optimiser has one copy
         parameters = self.bottoms.leading() + [p for p in self.parameters() if id(p) not in own]
         once = list(dict.fromkeys(parameters))  # parties may share a frozen layer
-        optimizer = made("optimizer", make, once, Optimizer)
+        owners = list(self.owners())
+        check_settings(self._optimizer_of, self.roster, owners)
+        if self._rate is not None and self.has_rates:
+            raise ConfigurationError("lr is one rate for all, and optimizer_of has rates too; leave one out")
+        optimizer = make_optimizer(make, once, self._optimizer_of, owners)
         self.used.add("optimizer")
         for group in optimizer.param_groups if self._rate is not None else ():
             group["lr"] = self._rate
         if self._lr_scheduler is None:
             return optimizer
-        schedule = made("lr_scheduler", self._lr_scheduler, optimizer)
+        schedule = make_schedule(self._lr_scheduler, optimizer, self._optimizer_of)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val/loss"}}
 
     def clip_gradients(

@@ -355,7 +355,15 @@ class VFLModule(MessageRounds):
             optimizer.register_step_post_hook(self._after_optimizer)
             refuse_several_steps(optimizer)
         warn_unused_rate(self.trainer, self._rate, "optimizer" in self.used)
-        refuse_unused_optimizer(type(self).__name__, self._optimizer, self._lr_scheduler, "optimizer" in self.used)
+        refuse_unused_optimizer(
+            type(self).__name__,
+            {
+                "optimizer": self._optimizer,
+                "optimizer_of": self._optimizer_of or None,
+                "lr_scheduler": self._lr_scheduler,
+            },
+            "optimizer" in self.used,
+        )
         if not self.joint:  # DDP calls forward
             warn_unused_hooks(self)
         self._movement, self._compared = None if self.place is not None else Movement(self), False

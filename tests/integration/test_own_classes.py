@@ -324,19 +324,20 @@ def test_a_checkpoint_of_such_a_subclass_is_read_by_a_lightning_cli(tmp_path, mo
 
 
 def test_the_local_update(tmp_path):
-    """With one step it is no change; a strong pull leaves the weights nearer to where the round has begun."""
-    made = own("local_update", "FedBCD")
-    moved = {}
-    for name, update in {"none": None, "one": made(1), "free": made(4, 0.0), "pulled": made(4, 5.0)}.items():
+    """Columns of the first layer are those of a step without it, shrunk as the group lasso says."""
+    made = own("local_update", "FewColumns")
+    first = {}
+    for name, update in {"none": None, "kept": made(0.0), "shrunk": made(0.5)}.items():
         module = SplitVFL(Mean(), width=5, seed=0, local_update=update, optimizer=partial(torch.optim.SGD, lr=0.1))
         t = trainer(tmp_path, max_steps=1, limit_val_batches=0)
         torch.manual_seed(0)
         module.build_for(Blobs(batch_size=10))
-        first = torch.nn.utils.parameters_to_vector(module.bottoms.parameters()).detach()
         t.fit(module, datamodule=Blobs(batch_size=10))
-        moved[name] = torch.nn.utils.parameters_to_vector(module.bottoms.parameters()).detach() - first
-    assert torch.equal(moved["none"], moved["one"])
-    assert moved["none"].norm() < moved["pulled"].norm() < moved["free"].norm()
+        first[name] = module.bottoms.parties[1].layers[1].weight.detach()
+    norms = first["none"].square().sum(0).sqrt()
+    assert torch.equal(first["none"], first["kept"])
+    assert norms.min() > 0.5
+    torch.testing.assert_close(first["shrunk"], first["none"] * (1 - 0.5 / norms))
 
 
 def test_the_compressor(tmp_path):

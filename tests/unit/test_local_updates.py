@@ -182,3 +182,27 @@ def test_what_does_not_go_together_is_refused(tmp_path, settings, message):
 def test_a_number_of_steps_is_a_whole_number_from_1(steps):
     with pytest.raises(ConfigurationError, match="steps must be a whole number, 1 or more"):
         LocalSteps(steps)
+
+
+def test_a_proximal_term_is_part_of_the_loss_of_local_steps():
+    """Against the loss with the term, written out and differentiated by torch."""
+    torch.manual_seed(0)
+    bottom, features, gradient = SMALL((4,), 5), torch.randn(10, 4), torch.randn(10, 5)
+    expected = deepcopy(bottom)
+    first = [parameter.detach().clone() for parameter in bottom.parameters()]
+    for network, steps in ((bottom, LocalSteps(4, proximal=3.0)), (expected, None)):
+        sgd = SGD(network.parameters())
+        network(features).backward(gradient)
+        if steps is not None:
+            steps.learn(0, network, features, gradient, sgd)
+            continue
+        for number in range(4):
+            sgd.step()
+            if number < 3:
+                sgd.zero_grad()
+                pull = sum((p - start).square().sum() for p, start in zip(network.parameters(), first, strict=True))
+                ((network(features) * gradient).sum() + 1.5 * pull).backward()
+    for mine, theirs in zip(bottom.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    with pytest.raises(ConfigurationError, match="proximal must be a finite number of at least 0"):
+        LocalSteps(2, proximal=-1.0)

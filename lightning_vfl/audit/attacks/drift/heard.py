@@ -208,7 +208,7 @@ def _layer(seen: Seen, read: Readable) -> HiddenLayer | None:
 def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Readable]]:
     """The steps behind each upload that the server can read."""
     if seen.recipe is None:
-        raise NotAttacked("the optimiser is none of SGD, Adam and AdamW")
+        raise NotAttacked("the optimiser is none of SGD, Adam and AdamW, or parties have settings of their own")
     gradients = {
         (entry.round, entry.receiver): entry
         for entry in seen.transcript.find(GRADIENTS, "down")
