@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lightning_vfl.protocols.laser import LaserVFL
     from lightning_vfl.protocols.local import LocalVFL
     from lightning_vfl.protocols.module import VFLModule
+    from lightning_vfl.protocols.one_shot import OneShotVFL
     from lightning_vfl.protocols.split import SplitVFL
     from lightning_vfl.types import VerticalBatch
 
@@ -21,6 +22,7 @@ __all__ = [
     "EnsembleVFL",
     "LaserVFL",
     "LocalVFL",
+    "OneShotVFL",
     "SplitVFL",
     "VFLModule",
     "VerticalBatch",
@@ -37,6 +39,7 @@ _LAZY = {
     "EnsembleVFL": "lightning_vfl.protocols.ensemble",
     "LaserVFL": "lightning_vfl.protocols.laser",
     "LocalVFL": "lightning_vfl.protocols.local",
+    "OneShotVFL": "lightning_vfl.protocols.one_shot",
     "SplitVFL": "lightning_vfl.protocols.split",
     "VFLModule": "lightning_vfl.protocols.module",
     "VerticalBatch": "lightning_vfl.types",

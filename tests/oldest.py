@@ -19,7 +19,10 @@ FOLDER = ROOT / ".oldest"
 BIN = FOLDER / "bin"
 QUIET = ("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
 DIGITS = ("--config", "data/digits", "--config", "protocol/mean")
-PHASES = ("--model.guest_epochs", "1", "--model.replay_epochs", "0", "--trainer.max_epochs", "2")
+PHASES = {
+    "dvfl": ("--model.guest_epochs", "1", "--model.replay_epochs", "0", "--trainer.max_epochs", "2"),
+    "one_shot": ("--model.local_epochs", "1", "--trainer.max_epochs", "3"),
+}
 
 
 def oldest() -> Iterator[str]:
@@ -45,7 +48,7 @@ def install() -> None:
 def commands() -> Iterator[tuple[str, ...]]:
     """What is run, one after the other, in one folder."""
     for recipe in sorted((ROOT / "configs/protocol").glob("*.yaml")):
-        more = PHASES if recipe.stem == "dvfl" else ("--trainer.max_epochs", "1")
+        more = PHASES.get(recipe.stem, ("--trainer.max_epochs", "1"))
         yield "fit", "--config", "data/digits", "--config", f"protocol/{recipe.stem}", *more, *QUIET
     yield (
         "fit",

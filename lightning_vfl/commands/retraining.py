@@ -62,7 +62,7 @@ def refuse_numbered(cli: CLI, instead: str) -> None:
             f"--by retraining works with SplitVFL, LaserVFL and EnsembleVFL; for {type(model).__name__} use {instead}"
         )
     settings = cli.config_dump["model"]["init_args"]
-    numbered = [name for name in ("bottom_of", "subsets.init_args.keep") if _setting(settings, name)]
+    numbered = [name for name in ("bottom_of", "optimizer_of", "subsets.init_args.keep") if _setting(settings, name)]
     numbered += [type(one).__name__ for one in cli.trainer.callbacks if isinstance(one, FaultInjector)]
     if numbered:
         raise ConfigurationError(

@@ -8,6 +8,7 @@ from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.protocols.laser import LaserVFL
 from lightning_vfl.protocols.local import LocalVFL
 from lightning_vfl.protocols.module import VFLModule
+from lightning_vfl.protocols.one_shot import OneShotVFL
 from lightning_vfl.protocols.scores import Predictions
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.protocols.step import Outcome, Step
@@ -23,6 +24,7 @@ __all__ = [
     "HeadsVFL",
     "LaserVFL",
     "LocalVFL",
+    "OneShotVFL",
     "Outcome",
     "Predictions",
     "SplitVFL",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, SplitVFL
+from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, OneShotVFL, SplitVFL
 from lightning_vfl.aggregators import Concat, LagrangeCoded, MaskedSum, Mean
 from lightning_vfl.callbacks import Audit, PartyDropout, TrainMetrics
 from lightning_vfl.datamodules import (
@@ -131,6 +131,7 @@ FURTHER: dict[str, tuple[Any, Any, Any]] = {
     "CascadeVFL, audited": (partial(CascadeVFL, Mean(), **small), YesNo, (partial(Audit, "party:1"),)),
     "DecoupledVFL, audited": (partial(DecoupledVFL, **small, **phases), YesNo, (partial(Audit, "server"),)),
     "LaserVFL": (partial(LaserVFL, **small), Blobs, ()),
+    "OneShotVFL": (partial(OneShotVFL, Mean(), local_epochs=1, **small), Blobs, ()),
     "LocalVFL": (partial(LocalVFL, **small), Blobs, ()),
     "EnsembleVFL": (partial(EnsembleVFL, **small), Blobs, ()),
     "ConvNet": (partial(SplitVFL, Mean(), ConvNet, **small), partial(Digits, Grid(2, 2)), ()),
@@ -149,7 +150,8 @@ def everything(folder, make, data, callbacks, elsewhere):
     records = data(batch_size=6) if data in (Blobs, YesNo, Values) else data()
     with another_device() if elsewhere else nullcontext():
         modules = []
-        for epochs, path in ((2, None), (3, folder / "cut.ckpt")):
+        first = 3 if getattr(make, "func", None) is OneShotVFL else 2  # its phases
+        for epochs, path in ((first, None), (first + 1, folder / "cut.ckpt")):
             torch.manual_seed(1)
             module = make()
             again = [

@@ -27,7 +27,14 @@ LANGUAGES = {"python", "yaml", *SHELL}
 SHORT = ["--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1", "--trainer.limit_test_batches=1"]
 SHORT += ["--trainer.limit_predict_batches=1", "--trainer.max_epochs=1", "--trainer.accelerator=cpu"]
 SHORT += ["--trainer.enable_progress_bar=false", "--trainer.num_sanity_val_steps=0"]
-PHASES = ["--model.guest_epochs=1", "--trainer.max_epochs=2"]  # of decoupled training, each once
+DECOUPLED = ["--model.guest_epochs=1", "--trainer.max_epochs=2"]  # each phase once
+ONE_SHOT = ["--model.local_epochs=1", "--trainer.max_epochs=3"]
+PHASES = {  # by recipe and by class
+    "protocol/dvfl": DECOUPLED,
+    "DecoupledVFL": DECOUPLED,
+    "protocol/one_shot": ONE_SHOT,
+    "OneShotVFL": ONE_SHOT,
+}
 WHOLE = "the test of this page runs it as a whole"
 FIRST = ("README.md", "docs/extending.md")
 CHECKS = "check_protocol("  # in the block on the laws: two seconds, and tests of their own check the same classes
@@ -37,6 +44,7 @@ REASONS = {
     "it needs files of a data set": 3,
     "the folder of a run is named by the reader": 1,
     "the tests of the command line run it": 4,
+    "it trains for a minute": 2,
     "studies take minutes": 2,
     "the benchmarks take minutes": 8,
     "it is run by a slow test of its own": 8,
@@ -57,7 +65,8 @@ def runnable(*languages):
 def once(command, *options):
     """Run a command, shortened; the checkpoint of a fit. A command that several pages show is run for one of them."""
     if command in ("audit", "fit", "test", "validate", "predict"):
-        options = (*options, *SHORT, *(PHASES if "protocol/dvfl" in options else []))
+        phases = [word for name, words in PHASES.items() if name in options for word in words]
+        options = (*options, *SHORT, *phases)
     done = run([command, *options])
     if command != "fit":
         return None
@@ -117,7 +126,7 @@ def test_recipes_train_and_studies_can_be_run(block, folder):
     if content.keys() & {"data", "model", "trainer"}:
         usual = {"data": "data/digits", "model": "protocol/mean"}
         others = [recipe for key, recipe in usual.items() if "class_path" not in content.get(key, {})]
-        phases = PHASES if content.get("model", {}).get("class_path") == "DecoupledVFL" else []
+        phases = PHASES.get(content.get("model", {}).get("class_path"), [])
         arguments = [word for name in (*others, str(file)) for word in ("--config", name)]
         assert run(["fit", *arguments, *SHORT, *phases]).trainer.global_step > 0
         return

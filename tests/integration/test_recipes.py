@@ -36,7 +36,7 @@ PLAIN = {"data/phishing": "protocol/wait_dp", "data/emnist": "protocol/pbm_local
     name: f"protocol/{protocol}"
     for name, protocol in zip(
         [name for name in DATA if name not in {*KINDS, *BOUNDED, "data/phishing", "data/emnist"}],
-        cycle(("mean", "concat", "sum", "max", "u_shape", "flex_vfl", "top_k")),
+        cycle(("mean", "concat", "sum", "max", "u_shape", "flex_vfl", "top_k", "one_shot")),
         strict=False,
     )
 }
@@ -51,7 +51,10 @@ FAULTS = {  # with the policies by turns
     "faults/dvfl_host_crashes": "policy/last_message",
 }
 FEW = ["--data.batch_size", "16"]
-PHASES = ["--model.guest_epochs", "1", "--trainer.max_epochs", "2"]  # of decoupled training, each once
+PHASES = {  # of protocols that train in phases, each once
+    "protocol/dvfl": ["--model.guest_epochs", "1", "--trainer.max_epochs", "2"],
+    "protocol/one_shot": ["--model.local_epochs", "1", "--trainer.max_epochs", "3"],
+}
 TEN_ROUNDS = ["--config", "data/digits", "--data.batch_size", "128"]
 FILES = {
     "data/mnist": (miniature.write_idx, ["--data.val_records", "20", *FEW]),
@@ -180,12 +183,12 @@ def test_every_recipe_is_tested_here():
 @pytest.mark.filterwarnings("ignore:all .* predictions .*decide for class")  # one short epoch
 @pytest.mark.parametrize("name", [slow(name) if name in OTHER_DATA else name for name in PLAIN])
 def test_data_recipes(name, tmp_path):
-    fit_then_test([*of(name, tmp_path), "--config", PLAIN[name]], tmp_path)
+    fit_then_test([*of(name, tmp_path), "--config", PLAIN[name]], tmp_path, PHASES.get(PLAIN[name], []))
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in LONG else name for name in KINDS])
 def test_kinds_of_protocols_in_two_commands(name, tmp_path):
-    phases = PHASES if KINDS[name] == "protocol/dvfl" else []
+    phases = PHASES.get(KINDS[name], [])
     few = ["--data.batch_size", "128"] if name == "data/digits" else []
     fitted, tested = fit_and_test([*of(name, tmp_path), "--config", KINDS[name], *few], tmp_path, phases)
     assert all(
@@ -236,7 +239,7 @@ def test_fault_recipes(name, protocol, tmp_path):
     """Something goes wrong, or takes time, in every run. Policies and the other protocols take turns; each protocol is
     tested under every kind of fault, and every policy under faults, by tests of their own."""
     recipes = [part for recipe in (*protocol, name) for part in ("--config", recipe)]
-    phases = PHASES if protocol == ["protocol/dvfl"] else []
+    phases = PHASES.get(protocol[0], [])
     fitted = fit_then_test([*TEN_ROUNDS, *recipes], tmp_path, phases)
     standing, calm = fitted.model.standing(), 0.01
     missed = phases and (fitted.model.books.mini_batches < 40 or len(fitted.model.replay.tables) > 1)

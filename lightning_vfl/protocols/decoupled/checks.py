@@ -56,8 +56,8 @@ def refuse_settings(
         raise ConfigurationError(f"replay_epochs must be 0 or more; got {replay_epochs}")
 
 
-def refuse_short(trainer: Trainer, first: int) -> None:
-    """Refuse a fit that ends before the owner's phase, which begins after ``first`` epochs.
+def refuse_short(trainer: Trainer, first: int, sum_of: str) -> None:
+    """Refuse a fit that ends before the owner's phase, which begins after ``first`` epochs, the ``sum_of`` settings.
 
     Raises:
         ConfigurationError: naming the smallest sufficient number of epochs.
@@ -66,8 +66,15 @@ def refuse_short(trainer: Trainer, first: int) -> None:
     if last is not None and 0 <= last <= first and not trainer.fast_dev_run:  # type: ignore[attr-defined]  # set in Trainer.__init__
         raise ConfigurationError(
             f"max_epochs must be at least {first + 1}, because the owner's phase begins after {first} epochs "
-            f"(guest_epochs + replay_epochs); got {last}"
+            f"({sum_of}); got {last}"
         )
+
+
+def hold_plateaus(trainer: Trainer, phase: str) -> None:
+    """Let schedules that monitor a metric wait for the owner's phase: until then it is that of an untrained owner."""
+    for schedule in trainer.lr_scheduler_configs:
+        if schedule.reduce_on_plateau:
+            schedule.interval = "epoch" if phase == "owner" else "not before the owner's phase"
 
 
 def refuse_other_settings(trained: Mapping[str, Any], own: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts
 from lightning_vfl.protocols.decoupled.checks import (
+    hold_plateaus,
     refuse_early_stopping,
     refuse_other_settings,
     refuse_register,
@@ -280,7 +281,7 @@ class DecoupledVFL(VFLModule):
     @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the buffers."""
-        refuse_short(self.trainer, self.guest_epochs + self.replay_epochs)
+        refuse_short(self.trainer, self.guest_epochs + self.replay_epochs, "guest_epochs + replay_epochs")
         self._encodings = None
         settings = {name: getattr(self, name) for name in _KEPT_SETTINGS}
         if self.trainer.ckpt_path is not None:
@@ -310,9 +311,7 @@ class DecoupledVFL(VFLModule):
         over = {"owner": ("guest", "host"), "replay": ("guest",), "representation": ("owner",)}[self.phase]
         for who in over:
             self.trainer.callback_metrics.pop(f"train/{who}_loss", None)
-        for schedule in self.trainer.lr_scheduler_configs:
-            if schedule.reduce_on_plateau:  # it monitors val/loss, which is that of an untrained owner until then
-                schedule.interval = "epoch" if self.phase == "owner" else "not before the owner's phase"
+        hold_plateaus(self.trainer, self.phase)
 
     @toolkit_hook
     def on_train_end(self) -> None:

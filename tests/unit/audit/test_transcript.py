@@ -16,6 +16,7 @@ from lightning_vfl import (
     EnsembleVFL,
     LaserVFL,
     LocalVFL,
+    OneShotVFL,
     SplitVFL,
     VFLModule,
     aggregators,
@@ -64,6 +65,7 @@ QUICK: dict[str, Callable[[], VFLModule]] = {
     "LagrangeCoded": lambda: SPLIT(LagrangeCoded(blocks=1, privacy=0), PolynomialNetwork),
     "AsyncVFL": lambda: AsyncVFL(Mean(), width=4, seed=0),
     "DecoupledVFL": lambda: DecoupledVFL(width=4, host_width=3, hosts=2, guest_epochs=1, seed=0),
+    "OneShotVFL": lambda: OneShotVFL(Concat(), width=4, seed=0, local_epochs=1),
     "CascadeVFL, amplified": lambda: CascadeVFL(Concat(), width=4, seed=0, q=2.0, slower={0: 0.5}),
     "groups": lambda: SHARED_BOTTOMS(Sum(), active=0),
 }
@@ -100,7 +102,7 @@ def fitted(name: str, make: Callable[[], VFLModule], folder: Any, *callbacks: Au
     module = make()
     fit = trainer(
         folder,
-        max_epochs=2,
+        max_epochs=3 if name == "OneShotVFL" else 2,
         limit_train_batches=3,
         callbacks=list(callbacks),
         limit_val_batches=0,
@@ -129,7 +131,7 @@ def test_transcript_has_the_bytes_of_the_meter_and_changes_no_bit(name, make, tm
 
 PROTOCOLS: dict[str, Callable[[], VFLModule]] = {
     "Concat": lambda: SPLIT(Concat(), Linear),  # a hidden layer would be fitted for a minute
-    **{name: QUICK[name] for name in ("AsyncVFL", "DecoupledVFL")},
+    **{name: QUICK[name] for name in ("AsyncVFL", "DecoupledVFL", "OneShotVFL")},
     "CascadeVFL, amplified": lambda: CascadeVFL(Concat(), Linear, width=4, seed=0, q=2.0, slower={0: 0.5}),
     "EnsembleVFL": lambda: EnsembleVFL(width=4, seed=0),
     "LocalVFL": lambda: LocalVFL(width=4, seed=0),

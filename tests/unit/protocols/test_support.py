@@ -6,7 +6,17 @@ from typing import ClassVar
 
 import pytest
 
-from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, SplitVFL, VFLModule
+from lightning_vfl import (
+    AsyncVFL,
+    CascadeVFL,
+    DecoupledVFL,
+    EnsembleVFL,
+    LaserVFL,
+    LocalVFL,
+    OneShotVFL,
+    SplitVFL,
+    VFLModule,
+)
 from lightning_vfl.aggregators import MaskedSum, Mean
 from lightning_vfl.callbacks import Audit, FaultInjector
 from lightning_vfl.compressors import TopK
@@ -19,7 +29,7 @@ from lightning_vfl.support import Part, page, refuse_unsupported, unsupported_by
 from lightning_vfl.waiting import Fastest
 from tests.subjects import Blobs, trainer
 
-PROTOCOLS = SplitVFL, AsyncVFL, DecoupledVFL, CascadeVFL, LaserVFL, EnsembleVFL, LocalVFL
+PROTOCOLS = SplitVFL, AsyncVFL, DecoupledVFL, CascadeVFL, LaserVFL, EnsembleVFL, LocalVFL, OneShotVFL
 PAGE = Path(__file__).parents[3] / "docs" / "support.md"
 
 

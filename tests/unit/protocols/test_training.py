@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, SplitVFL
+from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, OneShotVFL, SplitVFL
 from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
 from lightning_vfl.aggregators.coded.shares import Shares
 from lightning_vfl.aggregators.secure.period_keys import Keys
@@ -73,7 +73,10 @@ def test_overrides_that_would_skip_the_step_are_refused():
         type("Own", (SplitVFL,), {"training_step": lambda self, *_: None})
 
 
-@pytest.mark.parametrize("protocol", [SplitVFL, CascadeVFL, AsyncVFL, DecoupledVFL, LaserVFL, EnsembleVFL, LocalVFL])
+@pytest.mark.parametrize(
+    "protocol",
+    [SplitVFL, CascadeVFL, AsyncVFL, DecoupledVFL, LaserVFL, EnsembleVFL, LocalVFL, OneShotVFL],
+)
 def test_the_step_of_a_finished_protocol_is_final(protocol):
     with pytest.raises(TypeError, match=f"Own overrides step of {protocol.__name__}.*derive from VFLModule"):
         type("Own", (protocol,), {"step": lambda self, batch, names: None})
