@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lightning_vfl.align.fuzzy import FILTER_BYTES, Links
 from lightning_vfl.align.group import SIZE
 from lightning_vfl.align.matching import Rows
 from lightning_vfl.align.ring import PointList, Secret, Used
@@ -20,15 +21,19 @@ from lightning_vfl.align.session import COMPARER, Session
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.whole_files import cannot_be_written, whole_file
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _MAGIC, _VERSION = b"LVFLPSI", 1
 _START = Struct("<7sBI")
 _LARGEST_HEADER = 2**20
 _DIGEST = 32
+_POINTS, _FILTERS = ".points", ".filters"
 
 
 def list_path(folder: Path, owner: str, receiver: str) -> Path:
     """Where the list of an owner is for the party that raises it next, or for the comparer."""
-    return folder / f"{owner}.for-{receiver}.points"
+    return folder / f"{owner}.for-{receiver}{_POINTS}"
 
 
 def rows_path(folder: Path, party: str) -> Path:
@@ -69,6 +74,79 @@ def read_list(folder: Path, owner: str, receiver: str) -> PointList | None:
     if found.receiver != receiver:
         raise ConfigurationError(f"{path} is for {found.receiver}, not for {receiver}; give files their own names")
     return found
+
+
+def filters_path(folder: Path, owner: str) -> Path:
+    """Where the filters of an owner are for the comparer."""
+    return folder / f"{owner}.for-{COMPARER}{_FILTERS}"
+
+
+def links_path(folder: Path, party: str) -> Path:
+    """Where the similar records are that the comparer tells a party."""
+    return folder / f"{party}.links"
+
+
+def table_path(folder: Path, party: str) -> Path:
+    """Where a party keeps which table it has made filters of."""
+    return folder / f"{party}.table"
+
+
+def write_filters(folder: Path, session: Session, owner: str, filters: "NDArray[np.uint8]") -> Path:
+    """Write filters (n, B) for the comparer; returns the path."""
+    _write(filters_path(folder, owner), "filters", session, owner, {"places": len(filters)}, filters.tobytes())
+    return filters_path(folder, owner)
+
+
+def read_filters(folder: Path, owner: str) -> "tuple[Session, NDArray[np.uint8]]":
+    """The session and the filters (n, B) of an owner.
+
+    Raises:
+        ConfigurationError: for a file that is truncated or changed.
+    """
+    path = filters_path(folder, owner)
+    session, header, content = _read(path, "filters", owner)
+    with _Malformed(path):
+        places = int(header["places"])
+        if places < 1 or len(content) != places * FILTER_BYTES:
+            raise ValueError(f"{places:,} filters, but {len(content):,} bytes")
+    return session, np.frombuffer(content, np.uint8).reshape(places, FILTER_BYTES)
+
+
+def write_links(folder: Path, session: Session, party: str, links: Links, of: str) -> Path:
+    """Write what the comparer tells a party.
+
+    Args:
+        folder: of the file.
+        session: what the parties agree upon.
+        party: which is told.
+        links: ``first`` are places of this party's filters; ``second`` is not written.
+        of: the digest of this party's filters.
+    """
+    content = links.first.astype("<i8").tobytes() + links.similarity.astype("<f8").tobytes()
+    _write(links_path(folder, party), "links", session, party, {"of": of, "places": len(links.first)}, content)
+    return links_path(folder, party)
+
+
+def read_links(folder: Path, session: Session, party: str, of: str) -> "tuple[NDArray[np.int64], NDArray[np.float64]]":
+    """(n,) the places of a party's filters in the common order, and how similar the other party's are.
+
+    Raises:
+        ConfigurationError: if the file is not there, is truncated or changed, or is about other filters.
+    """
+    path = links_path(folder, party)
+    if not path.exists():
+        raise ConfigurationError(f"{path} is not there; the comparer writes it: lightning-vfl align match")
+    theirs, header, content = _read(path, "links", party)
+    if theirs != session:
+        raise ConfigurationError(f"{path} is of another session: {session.difference(theirs)}")
+    with _Malformed(path):
+        count = int(header["places"])
+        if len(content) != 16 * count:
+            raise ValueError(f"{count:,} places, but {len(content):,} bytes")
+        if header["of"] != of:
+            raise ValueError(f"it is about other filters of {party}")
+    places = np.frombuffer(content[: 8 * count], "<i8").astype(np.int64)
+    return places, np.frombuffer(content[8 * count :], "<f8").astype(np.float64)
 
 
 def write_rows(folder: Path, told: Rows) -> Path:
@@ -210,7 +288,7 @@ class _Malformed:
             raise ConfigurationError(f"{self.path} cannot be used: {why}; ask for the file again") from None
 
 
-def names_in(folder: Path) -> tuple[str, ...]:
-    """The owners of lists for the comparer in a folder, sorted."""
-    ending = f".for-{COMPARER}.points"
+def names_in(folder: Path, fuzzy: bool = False) -> tuple[str, ...]:
+    """The owners of lists for the comparer in a folder, or of filters, sorted."""
+    ending = f".for-{COMPARER}{_FILTERS if fuzzy else _POINTS}"
     return tuple(sorted(path.name.removesuffix(ending) for path in folder.glob(f"*{ending}")))

@@ -3,19 +3,23 @@
 import shutil
 import sys
 from argparse import REMAINDER
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_bytes
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import ArgumentParser, Namespace
 
+from lightning_vfl.align.files import write_whole
+from lightning_vfl.align.fuzzy import Links
 from lightning_vfl.align.group import check_installed
 from lightning_vfl.align.ids import USUAL, messages_of, steps_of
 from lightning_vfl.align.matching import Rows
 from lightning_vfl.align.session import COMPARER, Reveal, Session
 from lightning_vfl.align.steps import digest_of, mask_list, match_lists, pass_lists, records_at, take_rows
+from lightning_vfl.commands.align_fuzzy import check_fuzzy, is_fuzzy, mask_fuzzy, match_fuzzy, take_fuzzy
 from lightning_vfl.commands.align_tables import TableFile, check_out, common_words, map_path, write_aligned
 from lightning_vfl.commands.alone import AloneCommand, parse_alone
 from lightning_vfl.commands.usage import UsageError
@@ -122,13 +126,32 @@ def _add_mask(parser: ArgumentParser) -> None:
     parser.add_argument("--parties", type=str, required=True, help="all parties, the same order everywhere: bank,shop")
     parser.add_argument("--table", type=str, required=True, help="this party's CSV or Parquet file")
     parser.add_argument("--out", type=str, default="out", help="folder of this party's files")
+    parser.add_argument(
+        "--fuzzy",
+        type=str,
+        metavar="FILE",
+        help="compare texts with typing errors: file of a secret that the other party has too, and the comparer not",
+    )
     _add_session(parser)
 
 
 def _mask(given: Namespace) -> int:
     parties = [name.strip() for name in given.parties.split(",")]
     file = _table_file(given, Path(given.table), given.party, parties)
-    return _mask_file(given, parties, file, Path(given.out), tell=True)
+    if given.fuzzy is None:
+        return _mask_file(given, parties, file, Path(given.out), tell=True)
+    path = _mask_fuzzy(given, parties, file, Path(given.out), Path(given.fuzzy))
+    print(f"{path}: give it to the comparer alone, as {path.name}; whoever has it and the secret can guess the texts")
+    return 0
+
+
+def _mask_fuzzy(given: Namespace, parties: Sequence[str], file: TableFile, out: Path, key_file: Path) -> Path:
+    given.normalise = given.normalise or list(USUAL)
+    session = _session(given, parties, file.keys())
+    session.number(file.party)
+    check_fuzzy(session, given.pad_to)
+    out.mkdir(parents=True, exist_ok=True)
+    return mask_fuzzy(out, session, file, key_file)
 
 
 def _mask_file(given: Namespace, parties: Sequence[str], file: TableFile, out: Path, tell: bool) -> int:
@@ -164,14 +187,31 @@ def _pass(given: Namespace) -> int:
 def _add_match(parser: ArgumentParser) -> None:
     parser.add_argument("--in", type=str, default="out", help="folder of the lists of all parties")
     parser.add_argument("--count", action="store_true", help="tell the numbers alone, and write nothing")
+    _add_threshold(parser)
+
+
+def _add_threshold(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--threshold", type=float, default=0.85, help="of --fuzzy: the smallest similarity of a pair, from 0 to 1"
+    )
 
 
 def _match(given: Namespace) -> int:
-    found, paths = match_lists(Path(given["in"]), tell_parties=not given.count)
-    _print_size(found)
+    folder = Path(given["in"])
+    if is_fuzzy(folder):
+        links, paths = match_fuzzy(folder, given.threshold, tell_parties=not given.count)
+        _print_links(links)
+    else:
+        found, paths = match_lists(folder, tell_parties=not given.count)
+        _print_size(found)
     for path in paths:
         print(f"{path}: give it to {path.stem}")
     return 0
+
+
+def _print_links(links: Links) -> None:
+    below = int((links.similarity < 1).sum())
+    print(f"{len(links.first):,} pairs of records, {below:,} of them with differences")
 
 
 def _print_size(found: dict[str, Rows]) -> None:
@@ -191,13 +231,22 @@ def _add_take(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=str, required=True, help="the aligned table to write, .csv or .parquet")
     parser.add_argument("--table", type=str, help="this party's table, if it has moved since mask")
+    parser.add_argument(
+        "--similarity", action="store_true", help="of --fuzzy: write a column similarity, for sample_weight"
+    )
     parser.add_argument("--id-name", type=str, default="id", help="column of the common numbers; the same everywhere")
 
 
 def _take(given: Namespace) -> int:
     out = Path(given.out)
     check_out(out)
-    size = _take_file(Path(given["in"]), given.party, out, given.table, given.id_name)
+    folder = Path(given["in"])
+    if is_fuzzy(folder, given.party):
+        size: int | None = take_fuzzy(folder, given.party, out, given.table, given.id_name, given.similarity)
+    elif given.similarity:
+        raise ConfigurationError("exact ids have no similarity; leave out --similarity, or mask with --fuzzy")
+    else:
+        size = _take_file(folder, given.party, out, given.table, given.id_name)
     if size is not None:
         print(f"{out}: {size:,} records; read by CSVTables")
         print(f"{map_path(out)}: their ids, mode 0600; keep it on this host")
@@ -234,6 +283,11 @@ def _add_local(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=str, default="aligned", help="folder of the aligned tables")
     parser.add_argument("--format", type=Literal["parquet", "csv"], default="parquet", help="of the aligned tables")
     parser.add_argument("--id-name", type=str, default="id", help="column of the common numbers")
+    parser.add_argument("--fuzzy", action="store_true", help="compare texts with typing errors, of two parties")
+    parser.add_argument(
+        "--similarity", type=str, metavar="PARTY", help="of --fuzzy: whose table has a column similarity"
+    )
+    _add_threshold(parser)
     _add_session(parser)
 
 
@@ -243,8 +297,10 @@ def _local(given: Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     work = Path(mkdtemp(prefix=".align-", dir=out))
     try:
-        for party, path in tables.items():
-            file = _table_file(given, path, party, tables)
+        files = {party: _table_file(given, path, party, tables) for party, path in tables.items()}
+        if given.fuzzy:
+            return _local_fuzzy(given, files, work, out)
+        for file in files.values():
             _mask_file(given, list(tables), file, work, tell=False)
         for _ in range(len(tables) - 1):
             for party in tables:
@@ -257,6 +313,22 @@ def _local(given: Namespace) -> int:
                 print(target)
     finally:
         shutil.rmtree(work)
+    return 0
+
+
+def _local_fuzzy(given: Namespace, files: Mapping[str, TableFile], work: Path, out: Path) -> int:
+    if given.similarity not in (None, *files):
+        raise ConfigurationError(f"--similarity {given.similarity}: {nearest(given.similarity, files)}")
+    key_file = work / "linkage.key"
+    write_whole(key_file, token_bytes(32), 0o600)
+    for file in files.values():
+        _mask_fuzzy(given, list(files), file, work, key_file)
+    links, _ = match_fuzzy(work, given.threshold)
+    _print_links(links)
+    for party in files:
+        target = out / f"{party}.{given.format}"
+        take_fuzzy(work, party, target, None, given.id_name, party == given.similarity)
+        print(target)
     return 0
 
 

@@ -43,7 +43,7 @@ REASONS = {
     'the test of the page "Get started" runs it': 1,
     "it needs files of a data set": 3,
     "the folder of a run is named by the reader": 1,
-    "the tests of the command line run it": 4,
+    "the tests of the command line run it": 5,
     "it trains for a minute": 2,
     "studies take minutes": 2,
     "the benchmarks take minutes": 8,

@@ -272,3 +272,98 @@ def test_the_command_is_in_the_one_parser_too(capsys):
     assert "12 records in common" in capsys.readouterr().out
     with pytest.raises(ConfigurationError, match=r"needs .*--parties|parties"):
         run(["align", "mask", "--party", "bank"])
+
+
+def people_of_two():
+    """A bank with labels and a shop; of twelve people in both, four are written in another way."""
+    rows = [(f"name{chr(97 + i) * 3}", f"19{40 + 3 * i}-0{1 + i % 9}-17", f"{i}{i} long street") for i in range(18)]
+    draw = np.random.default_rng(1)
+    for party, persons in (("bank", range(14)), ("shop", range(2, 18))):
+        order = draw.permutation(list(persons))
+        table = pd.DataFrame([rows[i] for i in order], columns=["who", "born", "home"]).assign(x=order * 1.5)
+        if party == "bank":
+            table["y"] = order % 2
+        else:
+            table.loc[table["x"].isin([3.0, 6.0, 9.0]), "home"] += "t"
+            table.loc[table["x"] == 12.0, "who"] = table["who"].str.upper()
+        table.to_csv(f"{party}.csv", index=False)
+
+
+FUZZY = ("--id-column", "who+born+home")
+
+
+def test_fuzzy_steps_pair_records_with_errors_and_carry_the_similarity_into_training(folder, capsys):
+    people_of_two()
+    (folder / "linkage.key").write_bytes(bytes(range(32)))
+    for party in PARTIES:
+        masked(party, *FUZZY, "--fuzzy", "linkage.key")
+    align("match", "--in", "o", "--count")
+    assert not (folder / "o/bank.links").exists()
+    align("match", "--in", "o", "--threshold", "0.8")
+    printed = capsys.readouterr().out
+    assert "o/bank.for-comparer.filters: give it to the comparer alone" in printed
+    assert "12 pairs of records, 3 of them with differences" in printed
+    align("take", "--party", "bank", "--in", "o", "--out", "bank.aligned.csv", "--similarity")
+    align("take", "--party", "shop", "--in", "o", "--out", "shop.aligned.csv")
+    bank, shop = (read(f"{party}.aligned.csv") for party in PARTIES)
+    assert (list(bank), list(shop)) == (["id", "similarity", "x", "y"], ["id", "x"])
+    assert bank["x"].tolist() == shop["x"].tolist()
+    changed = bank["x"].isin([3.0, 6.0, 9.0])
+    assert bank["similarity"][~changed].eq(1).all()
+    assert bank["similarity"][changed].between(0.8, 0.999).all()
+    ids = pd.read_csv("shop.aligned.map.csv")
+    assert ids["similarity"].tolist() == pytest.approx(bank["similarity"].tolist())
+    for name in ("o/bank.table", "shop.aligned.map.csv"):
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+    tables = {party: f"{party}.aligned.csv" for party in PARTIES}
+    data = CSVTables(tables, "bank", "y", preprocess="auto", seed=0, sample_weight="similarity")
+    data.setup("fit")
+    train = data.records("train")
+    similarity = bank["similarity"].to_numpy()[train.ids.astype(int)]
+    assert train.weights.tolist() == pytest.approx((similarity / similarity.mean()).tolist())
+
+
+def test_fuzzy_local_is_the_steps_on_one_machine(folder, capsys):
+    people_of_two()
+    words = ("local", "--tables", "bank=bank.csv", "shop=shop.csv", *FUZZY, "--fuzzy", "--format", "csv")
+    align(*words, "--similarity", "bank")
+    bank, shop = read("aligned/bank.csv"), read("aligned/shop.csv")
+    assert bank["x"].tolist() == shop["x"].tolist()
+    assert sorted(bank["x"]) == [1.5 * i for i in range(2, 14)]
+    assert "similarity" in bank
+    assert "similarity" not in shop
+    assert not [path for path in folder.glob("aligned/*") if path.name.startswith(".")]
+    capsys.readouterr()
+    align(*words, "--similarity", "bnak", error="did you mean bank", capsys=capsys)
+
+
+def test_fuzzy_mistakes_are_one_line(folder, capsys):
+    people_of_two()
+    (folder / "linkage.key").write_bytes(bytes(range(32)))
+    (folder / "other.key").write_bytes(bytes(range(1, 33)))
+    (folder / "short.key").write_bytes(b"short")
+    mask = ("mask", "--party", "bank", "--parties", "bank,shop", "--table", "bank.csv", "--out", "o", *FUZZY)
+    for more, error in (
+        (("--fuzzy", "no.key"), "no.key cannot be read (No such file or directory); make one secret for both parties"),
+        (("--fuzzy", "short.key"), "short.key has 5 bytes; a shared secret needs 16 or more random bytes"),
+        (("--fuzzy", "linkage.key", "--pad-to", "99"), "--fuzzy does not hide how many records there are"),
+        (("--fuzzy", "linkage.key", "--reveal", "size"), "--fuzzy tells the pairs that were found"),
+        (("--fuzzy", "linkage.key", "--parties", "bank,shop,telco"), "--fuzzy links two parties; got 3"),
+        (("--fuzzy", "linkage.key", "--id-column", "who", "born"), "--fuzzy compares one key of several columns"),
+    ):
+        align(*mask, *more, error=error, capsys=capsys)
+    align(*mask, "--fuzzy", "linkage.key")
+    align("match", "--in", "o", error="shop.for-comparer.filters is not there; shop writes it by mask", capsys=capsys)
+    masked("shop", *FUZZY, "--fuzzy", "other.key")
+    align("match", "--in", "o", error="no pair of records is as similar as --threshold 0.85", capsys=capsys)
+    masked("shop", *FUZZY, "--fuzzy", "linkage.key", "--session", "other")
+    align("match", "--in", "o", error="of two sessions: its name is other, not align as with bank", capsys=capsys)
+    masked("shop", *FUZZY, "--fuzzy", "linkage.key")
+    align("match", "--in", "o")
+    (folder / "bank.csv").write_text((folder / "bank.csv").read_text().replace("long", "short"))
+    take = ("take", "--party", "bank", "--in", "o", "--out", "b.csv")
+    align(*take, error="bank.links cannot be used: it is about other filters of bank", capsys=capsys)
+    align("take", "--party", "shop", "--in", "o", "--out", "s.csv", "--table", "gone.csv", error="gone", capsys=capsys)
+    table = folder / "o/bank.for-comparer.filters"
+    table.write_bytes(table.read_bytes()[:-1])
+    align("match", "--in", "o", error="truncated or was changed", capsys=capsys)
