@@ -173,9 +173,11 @@ def test_compressed_messages_and_residues_are_those_of_the_simulation(tmp_path, 
         "--trainer.gradient_clip_val 0.1",
         "--model.local_update LocalSteps --model.local_update.steps 3 --trainer.gradient_clip_val 0.1"
         " --model.bottom.activation torch.nn.Dropout",
+        "--model.local_update LocalSteps --model.local_update.steps 2 --model.local_update.proximal 1.0"
+        ' --model.optimizer_of={"0":{"lr":0.01,"weight_decay":0.1}}',
         "--trainer.val_check_interval 3",
     ],
-    ids=["momentum and steps", "plateau", "clipped", "local steps", "evaluations between rounds"],
+    ids=["momentum and steps", "plateau", "clipped", "local steps", "rates by party", "evaluations between rounds"],
 )
 @pytest.mark.parametrize("name", ["concat", "recovery"])
 def test_settings_of_training_mean_the_same(tmp_path, name, settings):
