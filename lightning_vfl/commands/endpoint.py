@@ -1,6 +1,7 @@
 """``lightning-vfl endpoint``: a party answers requests for predictions from its half."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -51,7 +52,8 @@ class EndpointCommand(AloneCommand):
             from lightning_vfl.serving.party_half import Records, ServedParty
             from lightning_vfl.serving.processes import run_endpoint
 
-        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        read = files_of(given)
+        charter, seat = read()
         table = Path(given.table)
         records = Records(table, given.id_column, given.separator, given.encoding, given.leave_out, given.work_dir)
         half = ServedParty(Path(given.half), records, Engine(given.engine))
@@ -59,8 +61,13 @@ class EndpointCommand(AloneCommand):
         endpoint = Endpoint(half, charter, seat, drift)
         print(f"party {endpoint.name}: {len(half):,} records, model {half.manifest.model[:12]}", flush=True)
         print(endpoint.in_the_clear, *filter(None, [endpoint.limits]), sep="\n", flush=True)
-        asyncio.run(run_endpoint(endpoint))
+        asyncio.run(run_endpoint(endpoint, read))
         return 0
+
+
+def files_of(given: Namespace) -> Callable[[], tuple[Charter, SeatFile]]:
+    """Reads federation.yaml and seat.yaml, as they are when it is called."""
+    return lambda: (Charter.read(given.federation), SeatFile.read(given.seat))
 
 
 def add_host_options(parser: ArgumentParser) -> None:

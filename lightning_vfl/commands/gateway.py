@@ -7,9 +7,8 @@ from jsonargparse import ArgumentParser, Namespace
 
 from lightning_vfl.checks import positive
 from lightning_vfl.commands.alone import AloneCommand, needing
-from lightning_vfl.commands.endpoint import add_host_options
+from lightning_vfl.commands.endpoint import add_host_options, files_of
 from lightning_vfl.export.manifest import Engine
-from lightning_vfl.federation.charter import Charter, SeatFile
 
 _ABOUT = (
     "Answer requests for predictions over HTTP: POST /predict with the ids of records. The gateway asks the parties, "
@@ -50,11 +49,12 @@ class GatewayCommand(AloneCommand):
         positive("--deadline_ms", given.deadline_ms)
         positive("--gather_ms", given.gather_ms)
         positive("--batch_size", given.batch_size, whole=True)
-        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        read = files_of(given)
+        charter, seat = read()
         servers = [ServedServer(Path(half), Engine(given.engine)) for half in given.half]
         gateway = Gateway(servers, charter, seat, given.deadline_ms / 1000)
         if given.training:
             gateway.measure_drift(training_predictions(Path(given.training)))
         with needing("gateway", "serving"):
-            asyncio.run(run_gateway(gateway, given.http, given.gather_ms / 1000, given.batch_size))
+            asyncio.run(run_gateway(gateway, read, given.http, given.gather_ms / 1000, given.batch_size))
         return 0

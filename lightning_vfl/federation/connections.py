@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -67,8 +68,18 @@ def server_credentials(identity: Identity, charter: Charter) -> Any:
 
     A pinned certificate is a trust root and could sign others: who calls is decided by ``Charter.holder``.
     """
-    roots = b"".join(party.certificate.content for party in charter.parties)
-    return grpc.ssl_server_credentials([(identity.key, identity.certificate.content)], roots, True)
+    return renewable_credentials(lambda: (identity, charter))
+
+
+def renewable_credentials(current: Callable[[], tuple[Identity, Charter]]) -> Any:
+    """As ``server_credentials``, of what is ``current`` when a party connects; open connections go on."""
+
+    def configuration() -> Any:
+        identity, charter = current()
+        roots = b"".join(party.certificate.content for party in charter.parties)
+        return grpc.ssl_server_certificate_configuration([(identity.key, identity.certificate.content)], roots)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), configuration, True)
 
 
 def party_credentials(identity: Identity, charter: Charter) -> Any:

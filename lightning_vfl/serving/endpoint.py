@@ -43,6 +43,10 @@ _DRIFT_EVERY = 1000  # records
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 
 
+class _KeysRefused(Exception):
+    """The gateway gives keys that other parties have not signed, or have signed with certificates of before."""
+
+
 class Endpoint:
     """Answers the requests of the gateway, one after the other.
 
@@ -107,13 +111,9 @@ class Endpoint:
                 self._withheld = self._sums.withheld
         self.name = name
         self._half = half
-        self._charter = charter
-        self._identity: Identity = load(seat.key, charter.parties[charter.number(name)].certificate)
         self._stopped = asyncio.Event()
-        self._channel_settings: list[tuple[str, Any]] = [
-            *calling(charter.patience.silence, charter.server.name, seat.proxy, charter.limits.frame_bytes),
-            ("grpc.max_reconnect_backoff_ms", 2000),
-        ]
+        self._ended = asyncio.Event()  # this connection is not to go on
+        self.renew(charter, seat)
 
     @property
     def limits(self) -> str:
@@ -137,9 +137,24 @@ class Endpoint:
         """What the gateway reads, in a line."""
         return said_of(self._half.protection)
 
+    def renew(self, charter: Charter, seat: SeatFile) -> None:
+        """Take the certificates of a charter and the key of a seat, and connect anew with them.
+
+        Raises:
+            ConfigurationError: for another party's key, and a charter without this party; nothing has changed then.
+        """
+        self._identity: Identity = load(seat.key, charter.parties[charter.number(self.name)].certificate)
+        self._charter = charter
+        self._channel_settings: list[tuple[str, Any]] = [
+            *calling(charter.patience.silence, charter.server.name, seat.proxy, charter.limits.frame_bytes),
+            ("grpc.max_reconnect_backoff_ms", 2000),
+        ]
+        self._ended.set()
+
     def stop(self) -> None:
         """End ``run`` after the answer that is on its way."""
         self._stopped.set()
+        self._ended.set()
 
     async def run(self) -> None:
         """Answer until ``stop`` is called; a connection that breaks is made again.
@@ -152,6 +167,8 @@ class Endpoint:
             try:
                 await self._connection()
                 reason = ""
+            except _KeysRefused as error:  # hosts take new certificates one after the other
+                log("keys refused", reason=str(error))
             except grpc.aio.AioRpcError as error:
                 details = printable(error.details() or "")
                 if error.code() in _FINAL:
@@ -161,16 +178,18 @@ class Endpoint:
                     log("no connection", gateway=self._charter.server.address, reason=words)
                 reason = words
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), _AGAIN)
+                await asyncio.wait_for(self._ended.wait(), _AGAIN)
 
     async def _connection(self) -> None:
         """One connection, until it ends."""
+        if not self._stopped.is_set():
+            self._ended.clear()
         credentials = party_credentials(self._identity, self._charter)
         async with grpc.aio.secure_channel(
             self._charter.server.address, credentials, self._channel_settings
         ) as channel:
             call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
-            ended = asyncio.create_task(self._stopped.wait())
+            ended = asyncio.create_task(self._ended.wait())
             try:
                 await self._answer_all(call, ended)
             finally:
@@ -208,7 +227,10 @@ class Endpoint:
         except MalformedFrame as error:
             raise ConfigurationError(f"the gateway has sent what is refused: {error}") from None
         if isinstance(message, Keys) and keys is not None:
-            keys.agree(message.publics)
+            try:
+                keys.agree(message.publics)
+            except ConfigurationError as error:
+                raise _KeysRefused(str(error)) from None
             return None
         if not isinstance(message, Ask):
             raise ConfigurationError(f"the gateway has sent {type(message).__name__}; install equal versions")

@@ -11,7 +11,7 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, nearest
 from lightning_vfl.export.manifest import Kind
 from lightning_vfl.federation.charter import Charter, SeatFile
-from lightning_vfl.federation.connections import options, raise_descriptors, refuse_taken, server_credentials
+from lightning_vfl.federation.connections import options, raise_descriptors, refuse_taken, renewable_credentials
 from lightning_vfl.federation.identity import load
 from lightning_vfl.serving.drift import Drift
 from lightning_vfl.serving.log import log
@@ -143,24 +143,32 @@ class Gateway:
     def __init__(
         self, servers: Sequence[ServedServer], charter: Charter, seat: SeatFile, deadline: float = 1.0
     ) -> None:
-        names = [party.name for party in charter.parties]
         parties = [*dict.fromkeys(name for server in servers for name in server.parties)]
-        if unknown := [name for name in parties if name not in names]:
-            raise ConfigurationError(
-                f"the model has party '{unknown[0]}', which {charter.federation} does not have; "
-                f"{nearest(unknown[0], names)}"
-            )
         self.versions = {server.manifest.model: Version(server) for server in servers}
         if len(self.versions) < len(servers):
             raise ConfigurationError("two halves are of one version of the model; give each version once")
         self.metrics = Metrics(parties)
-        self._charter = charter
-        self._identity = load(seat.key, charter.server.certificate)
+        self.renew(charter, seat)
         self._deadline = deadline
         self.drift: Drift | None = None
         self._number = 0
         self._grpc: Any = None
         self.port = 0
+
+    def renew(self, charter: Charter, seat: SeatFile) -> None:
+        """Take the certificates of a charter and the key of a seat for connections to come; those that are open go on.
+
+        Raises:
+            ConfigurationError: as for the constructor; nothing has changed then.
+        """
+        names = [party.name for party in charter.parties]
+        if unknown := [name for name in self.metrics.parties if name not in names]:
+            raise ConfigurationError(
+                f"the model has party '{unknown[0]}', which {charter.federation} does not have; "
+                f"{nearest(unknown[0], names)}"
+            )
+        self._identity = load(seat.key, charter.server.certificate)
+        self._charter = charter
 
     @property
     def current(self) -> Version:
@@ -231,7 +239,8 @@ class Gateway:
         methods = {METHOD: grpc.stream_stream_rpc_method_handler(self._serve)}
         self._grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
         try:
-            self.port = self._grpc.add_secure_port(address, server_credentials(self._identity, self._charter))
+            credentials = renewable_credentials(lambda: (self._identity, self._charter))
+            self.port = self._grpc.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise ConfigurationError(f"the gateway cannot listen at {address}; use an address that is free") from error
         await self._grpc.start()

@@ -5,32 +5,39 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.charter import Charter, SeatFile
 from lightning_vfl.serving.batches import Batches
 from lightning_vfl.serving.endpoint import Endpoint, said_of
 from lightning_vfl.serving.gateway import Gateway
 from lightning_vfl.serving.log import log
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+Read = Callable[[], tuple[Charter, SeatFile]]
 
 
-async def run_endpoint(endpoint: Endpoint) -> None:
+async def run_endpoint(endpoint: Endpoint, read: Read) -> None:
     """Answer the gateway until a signal comes.
+
+    Args:
+        endpoint: answers.
+        read: reads federation.yaml and seat.yaml again, at SIGHUP.
 
     Raises:
         ConfigurationError: if the gateway refuses this party.
     """
-    with _at_signals(endpoint.stop):
+    with _at_signals(endpoint.stop, partial(_renew, endpoint, read)):
         await endpoint.run()
     log("stopped")
 
 
-async def run_gateway(gateway: Gateway, listen: str, gather: float, size: int) -> None:
+async def run_gateway(gateway: Gateway, read: Read, listen: str, gather: float, size: int) -> None:
     """Answer requests until a signal comes; those that have begun are answered first.
 
     Args:
         gateway: asks the parties.
+        read: reads federation.yaml and seat.yaml again, at SIGHUP.
         listen: ``host:port`` for HTTP.
         gather: seconds in which requests are joined to a batch.
         size: records of a batch.
@@ -46,7 +53,7 @@ async def run_gateway(gateway: Gateway, listen: str, gather: float, size: int) -
         server = HTTPServer.of(app)
         for model, version in gateway.versions.items():
             log("gateway", http=listen, model=model, protection=said_of(version.server.protection))
-        with _at_signals(server.end):
+        with _at_signals(server.end, partial(_renew, gateway, read)):
             await server.answer(place)
         await gateway.stop()
     log("stopped")
@@ -70,14 +77,25 @@ def _listening(listen: str) -> Iterator[socket.socket]:
         yield place
 
 
+def _renew(process: Endpoint | Gateway, read: Read) -> None:
+    """Take the certificates and the key that the files have now."""
+    try:
+        process.renew(*read())
+    except ConfigurationError as error:
+        log("certificates not taken", reason=str(error))
+    else:
+        log("certificates taken")
+
+
 @contextlib.contextmanager
-def _at_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` at a signal to end."""
+def _at_signals(stop: Callable[[], None], renew: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` at a signal to end, ``renew`` at a hang-up."""
     loop = asyncio.get_running_loop()
-    for one in _SIGNALS:
-        loop.add_signal_handler(one, stop)
+    calls = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: renew}
+    for one, call in calls.items():
+        loop.add_signal_handler(one, call)
     try:
         yield
     finally:
-        for one in _SIGNALS:
+        for one in calls:
             loop.remove_signal_handler(one)
