@@ -65,7 +65,9 @@ def test_a_process_that_prints_here_says_once_why_it_has_ended(tmp_path, monkeyp
     processes = {"server": start(refuses, None), "party": start(lambda: time.sleep(60), tmp_path / "party.txt")}
     with pytest.raises(SystemExit, match="1"):
         wait_for(processes, {"party": tmp_path / "party.txt"})
-    assert capfd.readouterr().err == "lightning-vfl: error: use another protocol\n"
+    said = capfd.readouterr().err.splitlines()
+    errors = [line for line in said if "fork_posix" not in line]  # of gRPC, if another test has used it
+    assert errors == ["lightning-vfl: error: use another protocol"]
     assert not _runs(processes["party"])
 
 
