@@ -6,16 +6,27 @@ import sys
 from ast import literal_eval
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
-from lightning_vfl.commands.optimizers import ALIASES
+from lightning_vfl.commands.known_classes import NO_PLACE, own_classes, settings_of
 from lightning_vfl.commands.own_code import abstract_class
-from lightning_vfl.commands.suggestions import beside_class_path, unknown_class, unknown_setting
+from lightning_vfl.commands.recipes import ALIASES, class_at
 from lightning_vfl.commands.table import COMMANDS, no_command, unknown_command
 from lightning_vfl.errors import nearest
 
 _PARTS = ("data", "model", "trainer", "optimizer", "lr_scheduler", "seed_everything", "ckpt_path")  # of a recipe
 _RECIPES = {"data": "--config data/digits", "model": "--config protocol/mean"}
+
+_KNOWN = {  # setting -> modules with the classes that it can have; other settings have classes of the toolkit
+    "optimizer": ("torch.optim",),
+    "lr_scheduler": ("torch.optim.lr_scheduler",),
+    "logger": ("lightning.pytorch.loggers",),
+    "callbacks": ("lightning.pytorch.callbacks", "lightning_vfl.callbacks"),
+    "profiler": ("lightning.pytorch.profilers",),
+    "strategy": ("lightning.pytorch.strategies",),
+    "plugins": ("lightning.pytorch.plugins",),
+}
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,17 @@ def _unknown_setting(found: re.Match[str], error: ParserError) -> str:
     if error.classes:
         return error.where + unknown_setting(found[1], error.classes[-1])
     return _unknown_key(found[1], error)
+
+
+def _unknown_with_numbers(found: re.Match[str], error: ParserError) -> str | None:
+    """The error for an unknown setting whose keys are numbers, which the parser tells as a mistake in the keys."""
+    value = re.search(r"Given value: (\{.+\})", error.message)
+    if value is None or not error.classes:
+        return None
+    settings = literal_eval(value[1]).get("init_args", {})
+    kind = class_at(error.classes[-1])
+    unknown = [name for name in settings if kind is not None and name not in settings_of(kind)]
+    return error.where + unknown_setting(unknown[0], error.classes[-1]) if unknown else None
 
 
 def _unknown_in_group(found: re.Match[str], error: ParserError) -> str:
@@ -233,6 +255,7 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
         _unknown_setting_of_made,
     ),
     (r"Option '([^']+)' is not accepted", _unknown_setting),
+    (r"Key must be a string, got: (\d+)", _unknown_with_numbers),
     (r"Group '([^']*)' does not accept (?:nested key|option) '([^']+)'", _unknown_in_group),
     (r"Expected a <class 'float'>\s+- Expected a dot import path string: (\S+)", _no_number),
     (r"Expected a dot import path string: (\S+)", _unknown_class),
@@ -282,11 +305,8 @@ def _none_of_several(error: ParserError) -> str | None:
         if error.keys == "data":
             return f"data: no recipe names the data set; add one ({_RECIPES['data']})"
         if error.keys == "model":
-            return (
-                f"{error.where}settings without a protocol; put a recipe that names one before policies "
-                f"({_RECIPES['model']})"
-            )
-        return f"{error.where}settings without a class; put the recipe that names it first (policy after protocol)"
+            return f"{error.where}settings without a protocol; add a recipe that names one ({_RECIPES['model']})"
+        return f"{error.where}settings without a class; add a recipe that names the class"
     if (key := _beside_class(value[1])) is not None:
         return f"{error.where}{beside_class_path(key)}"
     several = re.match(r"(list|dict|collections\.abc\.Mapping)\[(?:str, )?([\w.]+)", kinds)
@@ -299,3 +319,42 @@ def _none_of_several(error: ParserError) -> str | None:
     kinds = re.sub(r"collections\.abc\.Sequence\[(\w+)\]", r"a list of \1", kinds)
     kinds = re.sub(r"typing\.Literal\[([^\]]+)", r"\1", kinds).replace("]", "")
     return f"{error.where}{value[1].strip()} is none of {kinds}"
+
+
+def unknown_class(name: str, setting: str = "") -> str:
+    """The error for a class that is not found, as the value of a setting."""
+    if name in own_classes():
+        return f"{own_classes()[name]} is no class for this setting; name one of the right kind"
+    known = [name for module in _KNOWN.get(setting, ()) for name in _classes_in(module)] or [*own_classes()]
+    hint = nearest(name.rsplit(".", 1)[-1], known, "give one of the toolkit's classes or a full import path")
+    return f"'{name}' is not a known class; {hint}"
+
+
+def _classes_in(module: str) -> list[str]:
+    """The names of the public classes in a module."""
+    known = vars(import_module(module))
+    return [name for name, value in known.items() if isinstance(value, type) and not name.startswith("_")]
+
+
+def unknown_setting(setting: str, class_path: str | None) -> str:
+    """The error for a setting that a class does not have."""
+    if class_path is None:
+        return f"'{setting}' is not a setting; see --help"
+    module, _, name = class_path.rpartition(".")
+    settings = settings_of(getattr(import_module(module), name))
+    part, _, inner = setting.partition(".")
+    if inner and part not in settings and nearest(part, ["init_args"], " ").strip():
+        return beside_class_path(part)
+    foreign, reason = NO_PLACE.get(name, ((), ""))
+    if setting in ("lr", "learning_rate") and "optimizer" in settings:
+        hint = "the optimiser has it; write --model.optimizer.lr"
+    elif setting.split(".")[0] in foreign:
+        hint = reason
+    else:
+        hint = nearest(setting, settings) if settings else "it has no settings"
+    return f"'{setting}' is not a setting of {name}; {hint}"
+
+
+def beside_class_path(key: str) -> str:
+    """The error for a key beside ``class_path`` that is not ``init_args``."""
+    return f"'{key}' beside class_path is not known; {nearest(key, ['init_args'], 'use init_args')}"

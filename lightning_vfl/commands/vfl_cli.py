@@ -10,7 +10,7 @@ from typing import Any, Union, get_args, get_origin
 
 import torch
 import yaml
-from jsonargparse import Namespace, get_loader, set_loader
+from jsonargparse import Namespace, set_loader
 from jsonargparse._typehints import ActionTypeHint
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
@@ -25,7 +25,7 @@ from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.own_code import failed_import, note_own_modules, untyped_setting, watched_imports
 from lightning_vfl.commands.parse_errors import ParserError, one_line
 from lightning_vfl.commands.readable import make_readable
-from lightning_vfl.commands.recipes import LOADER, data_alone, expand_arguments, model_first, with_full_paths
+from lightning_vfl.commands.recipes import load, merge_arguments, with_full_paths
 from lightning_vfl.commands.run_config import RUNS, RunConfig
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.commands.threads import FewThreads
@@ -82,8 +82,7 @@ class VFLCLI(LightningCLI):
     """
 
     def __init__(self, arguments: Sequence[str], callbacks: Sequence[Callback] = ()) -> None:
-        load_yaml = get_loader("yaml")
-        set_loader("recipe", lambda text: with_full_paths(load_yaml(text)), exceptions=(yaml.YAMLError,))
+        set_loader("recipe", lambda text: with_full_paths(load(text)), exceptions=(yaml.YAMLError,))
         self.arguments = list(arguments)
         self._first = next(iter(arguments), "--help")
         super().__init__(
@@ -103,7 +102,7 @@ class VFLCLI(LightningCLI):
                 **({"accelerator": "cpu"} if torch.backends.mps.is_available() else {}),
             },
             parser_kwargs={**_PARSER, "prog": "lightning-vfl", "description": ABOUT},
-            args=(data_alone if self._first == "cut" else model_first)(expand_arguments(arguments)),
+            args=merge_arguments(arguments),
         )
 
     @cached_property
@@ -239,7 +238,7 @@ class VFLCLI(LightningCLI):
         """As LightningCLI, but the settings are not checked once more, which takes as long as half of the building."""
         if not hasattr(self, "config_dump"):
             text = self.parser.dump(self.config, skip_link_targets=False, skip_none=False, skip_validation=True)
-            self.config_dump = yaml.load(text, LOADER)[self.command.name]
+            self.config_dump = load(text)[self.command.name]
 
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         """All commands, in place of LightningCLI's four."""

@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.cli import run
-from lightning_vfl.commands.optimizers import rename_option, rename_settings, takes
+from lightning_vfl.commands.recipes import merge, rename_option
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.commands.vfl_cli import VFLCLI
 from tests.further import further
@@ -89,9 +89,10 @@ def test_the_optimiser_of_a_recipe_of_data_takes_the_place_of_the_default(option
 
 
 def test_a_model_without_an_optimiser_is_given_none():
-    assert takes("lightning_vfl.protocols.SplitVFL")
-    assert not takes("tests.unit.commands.test_optimizers.WithoutOptimiser")
-    assert not takes("no_such_module.Model")
+    tables = {"data": "CSVTables", "optimizer": SGD, "lr_scheduler": "StepLR"}
+    own = {"model": "tests.unit.commands.test_optimizers.WithoutOptimiser"}
+    assert "optimizer" not in merge([tables, own])["model"].get("init_args", {})
+    assert merge([tables, {"model": "no_such_module.Model"}])["model"]["init_args"]["optimizer"] == SGD
 
 
 class WithoutOptimiser:
@@ -124,9 +125,9 @@ def test_only_the_top_level_is_renamed():
         "--data.optimizer",
         "--optimizers",
     ]
-    assert rename_settings({"trainer": {"optimizer": 1}}) == {"trainer": {"optimizer": 1}}
+    assert merge([{"trainer": {"optimizer": 1}}]) == {"trainer": {"optimizer": 1}}
     model = {"class_path": "SplitVFL", "init_args": {"width": 3, "optimizer": SGD}}
-    assert rename_settings({"model": {"class_path": "SplitVFL", "init_args": {"width": 3}}, "optimizer": SGD}) == {
+    assert merge([{"model": {"class_path": "SplitVFL", "init_args": {"width": 3}}, "optimizer": SGD}]) == {
         "model": model
     }
-    assert rename_settings({"model": "SplitVFL", "optimizer": SGD})["model"]["class_path"] == "SplitVFL"
+    assert merge([{"model": "SplitVFL", "optimizer": SGD}])["model"]["class_path"] == "SplitVFL"

@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_vfl.commands.program import run_or_exit
-from lightning_vfl.commands.recipes import expand_arguments, model_first
+from lightning_vfl.commands.recipes import merge_arguments
 from lightning_vfl.commands.vfl_cli import VFLCLI
 
 COMMANDS = {
@@ -19,7 +19,7 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_settings_are_those_of_the_parser_of_all_commands(name):
     cli = VFLCLI(COMMANDS[name])
-    assert cli.config == cli.parser.parse_args(model_first(expand_arguments(COMMANDS[name])))
+    assert cli.config == cli.parser.parse_args(merge_arguments(COMMANDS[name]))
 
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys):
@@ -36,5 +36,5 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
 @pytest.mark.parametrize(("apple", "chosen"), [(True, "cpu"), (False, "auto")])
 def test_a_machine_of_apple_trains_on_its_cpu(apple, chosen, monkeypatch):
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: apple)
-    cli = VFLCLI(expand_arguments(["fit", "--config", "data/digits", "--config", "protocol/mean"]))
+    cli = VFLCLI(merge_arguments(["fit", "--config", "data/digits", "--config", "protocol/mean"]))
     assert cli.given.trainer.accelerator == chosen
