@@ -17,12 +17,14 @@ from tests.subjects import Blobs, split, trainer
 CLOSE = {Engine.TORCH: 1e-6, Engine.ONNX: 1e-5}
 
 
+_operators = cache(ONNXRegistry.from_torchlib)
+
+
 @contextmanager
 def one_registry():
     """torch builds the table of its ONNX operators anew for every export, which takes half a second."""
-    made = ONNXRegistry.from_torchlib
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(made)))
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(_operators))
         patch.setattr(logging.getLogger("torch.__trace"), "propagate", False)  # pytest would format each record
         yield
 

@@ -12,7 +12,8 @@ from lightning_vfl.callbacks import Crashes, PartyDropout, PredictionWriter, Str
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Skip, Zeros
 from lightning_vfl.waiting import Deadline
-from tests.integration.processes import cases_asked, in_one_and_in_two
+from tests.integration.joint_batches import fit_and_test, in_quick_and_slow, trained, with_equal_books
+from tests.integration.processes import in_one_and_in_two
 from tests.subjects import Blobs, split, trainer
 
 # aggregator, missing, records in all, faults
@@ -23,10 +24,11 @@ CASES = {
     "faults and skipped rounds": (Sum, Skip, 95, True),
 }
 SLOW = {"a batch of one row", "faults and skipped rounds"}
-QUICK_AND_SLOW = [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
+QUICK_AND_SLOW = in_quick_and_slow(CASES, SLOW)
 
 
-def train(folder, devices, aggregator, missing, records, faulty):
+def train(folder, devices, case):
+    aggregator, missing, records, faulty = CASES[case]
     Blobs.records_in_all = records
     Blobs.partly_held = records == 92
     module = split(
@@ -37,53 +39,25 @@ def train(folder, devices, aggregator, missing, records, faulty):
     )
     faults = [Stragglers(), PartyDropout(0.3, 0.3), Crashes("hosts", 0.1, 0.9), Crashes("guests", 0.1, 0.9)]
     callbacks = [PredictionWriter(str(folder / "p.csv")), *(faults if faulty else [])]
-    strategy = "ddp" if devices > 1 else "auto"
-    t = trainer(folder, devices=devices, strategy=strategy, max_epochs=4, callbacks=callbacks)
     data = Blobs(batch_size=(16 if records == 92 else 14) // devices)
-    t.fit(module, datamodule=data)
-    fitted = {k: v.double() for k, v in t.callback_metrics.items()}
-    tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
+    t = fit_and_test(folder, devices, module, data, max_epochs=4, callbacks=callbacks)
     t.predict(module, datamodule=data)
-    if t.is_global_zero:
-        state = {
-            "weights": module.state_dict(),
-            "fit": fitted,
-            "test": tested,
-            "rounds": module.books.rounds,
-            "bytes": module.books.meter.state_dict(),
-            "steps": t.global_step,
-            "given up": module.books.given_up,
-            "standing": module.standing(),
-        }
-        torch.save(state, folder / "state.pt")
-
-
-def train_all(cases, folder, devices):
-    for name in cases:
-        (folder / name).mkdir(exist_ok=True)
-        train(folder / name, devices, *CASES[name])
 
 
 @pytest.fixture(scope="module")
 def folders(request, tmp_path_factory):
-    made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
-    in_one_and_in_two(partial(train_all, cases_asked(request, CASES)), *made)
-    return made
+    return trained(request, tmp_path_factory, CASES, train)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("case", QUICK_AND_SLOW)
 def test_two_processes_are_one_with_the_joint_batch(folders, case):
     """Batches of 8 in each of two processes against 16 in one; the last batch is smaller, with odd rows or just one."""
-    one, two = (torch.load(folder / case / "state.pt", weights_only=True) for folder in folders)
-    assert one["steps"] == two["steps"] > 0
-    for book in ("rounds", "given up", "standing"):
-        assert one[book] == two[book]
+    one, two = with_equal_books(folders, case)
+    assert one["steps"] > 0
     assert (one["given up"] > 0) == case.startswith("faults")
     for name, value in one["weights"].items():
         assert (two["weights"][name] - value).norm() <= 1e-6 * value.norm(), name
-    for name, count in one["bytes"].items():
-        assert torch.equal(two["bytes"][name], count)
     for stage in ("fit", "test"):
         for name, value in one[stage].items():
             torch.testing.assert_close(two[stage][name], value, rtol=1e-5, atol=1e-6, msg=f"{stage} {name}")

@@ -11,8 +11,8 @@ from lightning_vfl.callbacks import PartyDropout, Stragglers
 from lightning_vfl.datamodules import ContiguousColumns
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.waiting import Threshold
-from tests.integration.processes import cases_asked, in_one_and_in_two
-from tests.subjects import Blobs, trainer
+from tests.integration.joint_batches import fit_and_test, in_quick_and_slow, trained, with_equal_books
+from tests.subjects import Blobs
 
 # name: records in all (three fifths train), K, steps, execution, faults
 # batches of 10 records; with K = 2 these are 5 coded rows, the third of them half in one process, half in the other
@@ -25,10 +25,11 @@ CASES = {
     "one record in the last batch, one process without rows": (102, 1, 7, "coded", False),
 }
 SLOW = {"whole coded rows in each process", "uneven rows", "one record in the last batch, one process without rows"}
-QUICK_AND_SLOW = [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
+QUICK_AND_SLOW = in_quick_and_slow(CASES, SLOW)
 
 
-def train(folder, devices, records, blocks, steps, execution, faulty):
+def train(folder, devices, case):
+    records, blocks, steps, execution, faulty = CASES[case]
     Blobs.records_in_all = records
     torch.manual_seed(0)
     module = SplitVFL(
@@ -42,60 +43,29 @@ def train(folder, devices, records, blocks, steps, execution, faulty):
         allow_embeddings_by_subtraction=True,
     )
     callbacks = [Stragglers(), PartyDropout(0.5, 0.3)] if faulty else []
-    strategy = "ddp" if devices > 1 else "auto"
-    t = trainer(folder, devices=devices, strategy=strategy, max_epochs=10, max_steps=steps, callbacks=callbacks)
     data = Blobs(ContiguousColumns(7), batch_size=10 // devices)
-    t.fit(module, datamodule=data)
-    tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
-    if t.is_global_zero:
-        state = {
-            "weights": module.state_dict(),
-            "test": tested,
-            "bytes": module.books.meter.state_dict(),
-            "rounds": module.books.rounds,
-            "standing": module.standing(),
-            "given up": module.books.given_up,
-            "agreed": module.preparation.state(),
-            "steps": t.global_step,
-        }
-        torch.save(state, folder / "state.pt")
+    fit_and_test(folder, devices, module, data, max_epochs=10, max_steps=steps, callbacks=callbacks)
 
 
-def train_all(cases, folder, devices):
-    for name in cases:
-        (folder / name).mkdir(exist_ok=True)
-        train(folder / name, devices, *CASES[name])
+@pytest.fixture(scope="module")
+def folders(request, tmp_path_factory):
+    return trained(request, tmp_path_factory, CASES, train)
 
 
-def compare(folders, case):
-    """Gradients are added in another order; a rounding that flips moves weights by its quantum times the rate."""
-    one, two = (torch.load(folder / case / "state.pt", weights_only=True) for folder in folders)
-    for book in ("steps", "rounds", "standing", "given up", "agreed"):
-        assert one[book] == two[book], book
-    assert one["bytes"].keys() == two["bytes"].keys()
-    for kind, count in one["bytes"].items():
-        assert torch.equal(two["bytes"][kind], count), kind
+@pytest.mark.processes
+@pytest.mark.parametrize("case", QUICK_AND_SLOW)
+def test_two_processes_are_one_with_the_joint_batch_to_one_quantum(folders, case):
+    """Each process shares the data alone and has secrets of its own; seconds and bytes are those of the joint batch.
+
+    Gradients are added in another order; a rounding that flips moves weights by its quantum times the rate.
+    """
+    one, two = with_equal_books(folders, case)
     quantum = 2.0 ** -one["agreed"]["agreed"]["l_w"]
     assert 0.05 * quantum < 2e-5
     for name, value in one["weights"].items():
         assert (two["weights"][name] - value).abs().max() <= 0.05 * quantum, name
     for name, value in one["test"].items():
         torch.testing.assert_close(two["test"][name], value, rtol=1e-3, atol=1e-3, msg=name)
-    return one, two
-
-
-@pytest.fixture(scope="module")
-def folders(request, tmp_path_factory):
-    made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
-    in_one_and_in_two(partial(train_all, cases_asked(request, CASES)), *made)
-    return made
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("case", QUICK_AND_SLOW)
-def test_two_processes_are_one_with_the_joint_batch_to_one_quantum(folders, case):
-    """Each process shares the data alone and has secrets of its own; seconds and bytes are those of the joint batch."""
-    one, _ = compare(folders, case)
     assert one["steps"] == CASES[case][2]
     assert (one["given up"] > 0) <= (case == "faults")
     kinds = {"peer/data shares", "peer/model shares", "peer/zero shares", "up/products", "down/gradients"}

@@ -11,9 +11,9 @@ from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.callbacks import PartyDropout
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.waiting import WaitForAll
-from tests.integration.processes import cases_asked, in_one_and_in_two
+from tests.integration.joint_batches import fit_and_test, in_quick_and_slow, trained, with_equal_books
 from tests.keystream_uses import Use, recorded, reused
-from tests.subjects import Blobs, trainer
+from tests.subjects import Blobs
 
 # three fifths of the records train, in batches of 10
 PLAIN = {"records": 90, "steps": 5, "silent": None, "members": [1, 1, 1]}
@@ -32,10 +32,12 @@ CASES = {
 }  # fmt: skip
 # their parts are tested by the other cases one at a time
 SLOW = {"equivalent", "uneven rows", "seeded groups", "seeded recovery"}
-QUICK_AND_SLOW = [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
+QUICK_AND_SLOW = in_quick_and_slow(CASES, SLOW)
 
 
-def train(folder, devices, records, steps, silent, members, **settings):
+def train(folder, devices, case):
+    settings = dict(CASES[case])
+    records, steps, silent, members = (settings.pop(name) for name in ("records", "steps", "silent", "members"))
     Blobs.records_in_all = records
     torch.manual_seed(0)
     aggregator = MaskedSum(**settings)
@@ -50,46 +52,18 @@ def train(folder, devices, records, steps, silent, members, **settings):
         allow_invertible_updates=True,
         allow_embeddings_by_subtraction=True,
     )
-    t = trainer(
-        folder,
-        devices=devices,
-        strategy="ddp" if devices > 1 else "auto",
-        max_epochs=10,
-        max_steps=steps,
-        callbacks=[] if silent is None else [PartyDropout(0.6, 0.3, announced=not silent)],
-        num_sanity_val_steps=0,
-    )
+    callbacks = [] if silent is None else [PartyDropout(0.6, 0.3, announced=not silent)]
     cut = Groups(ContiguousColumns(len(members)), members=members)
     data = Blobs(cut, batch_size=10 // devices)
+    limits = {"max_epochs": 10, "max_steps": steps, "num_sanity_val_steps": 0}
     with recorded() as uses:
-        t.fit(module, datamodule=data)
-        tested = {k: torch.as_tensor(v).double() for k, v in t.test(module, datamodule=data, verbose=False)[0].items()}
+        t = fit_and_test(folder, devices, module, data, callbacks=callbacks, **limits)
     (folder / f"uses{t.global_rank}.json").write_text(json.dumps(uses))
-    if t.is_global_zero:
-        state = {
-            "weights": module.state_dict(),
-            "test": tested,
-            "bytes": module.books.meter.state_dict(),
-            "rounds": module.books.rounds,
-            "standing": module.standing(),
-            "given up": module.books.given_up,
-            "steps": t.global_step,
-        }
-        torch.save(state, folder / "state.pt")
-
-
-def train_all(cases, folder, devices):
-    for name in cases:
-        (folder / name).mkdir(exist_ok=True)
-        train(folder / name, devices, **CASES[name])
 
 
 @pytest.fixture(scope="module")
 def folders(request, tmp_path_factory):
-    """The folders of the trainings in one process and in two, of the cases that this run of pytest asks for."""
-    made = [tmp_path_factory.mktemp(f"devices{devices}") for devices in (1, 2)]
-    in_one_and_in_two(partial(train_all, cases_asked(request, CASES)), *made)
-    return made
+    return trained(request, tmp_path_factory, CASES, train)
 
 
 def uses_of(folder, case):
@@ -100,14 +74,8 @@ def uses_of(folder, case):
 @pytest.mark.parametrize("case", QUICK_AND_SLOW)
 def test_two_processes_are_one_with_the_joint_batch_to_the_first_rounding_that_flips(folders, case):
     """Gradients are added in another order: weights differ by that, and by a quantum of 6e-8 where a rounding flips."""
-    one, two = (torch.load(folder / case / "state.pt", weights_only=True) for folder in folders)
-    for book in ("steps", "rounds", "given up"):
-        assert one[book] == two[book], book
+    one, two = with_equal_books(folders, case)
     assert one["steps"] == CASES[case]["steps"]
-    assert one["standing"] == two["standing"]
-    assert one["bytes"].keys() == two["bytes"].keys()
-    for kind, count in one["bytes"].items():
-        assert torch.equal(two["bytes"][kind], count), kind
     for name, value in one["weights"].items():
         assert (two["weights"][name] - value).abs().max() <= 1e-5, name
     for name, value in one["test"].items():
