@@ -74,12 +74,21 @@ def usual():
         return weights(fit(folder)[1])
 
 
-def refused(feature, run):
-    """The error must be the line in the row."""
-    with pytest.raises(ConfigurationError) as stopped:
-        run()
-    (line,) = re.findall(r"refused: `(.+)`", ROWS[feature])
-    assert str(stopped.value) == line
+def refused_row(feature, slow=False):
+    """Register a case that returns what is to be run: the error must be the line in the row."""
+
+    def register(case):
+        def stopped(folder):
+            run = case(folder)
+            with pytest.raises(ConfigurationError) as error:
+                run()
+            (line,) = re.findall(r"refused: `(.+)`", ROWS[feature])
+            assert str(error.value) == line
+
+        row(feature, slow)(stopped)
+        return case
+
+    return register
 
 
 def test_every_row_has_a_case_and_every_case_a_row():
@@ -104,10 +113,9 @@ def overfit(folder):
     assert losses == [0, 0]  # all of these records are predicted right
 
 
-@row("`overfit_batches` in `AsyncVFL`, `CascadeVFL`")
+@refused_row("`overfit_batches` in `AsyncVFL`, `CascadeVFL`")
 def overfit_events(folder):
-    run = partial(fit, folder, AsyncVFL(Mean(), seed=0), overfit_batches=2)
-    refused("`overfit_batches` in `AsyncVFL`, `CascadeVFL`", run)
+    return partial(fit, folder, AsyncVFL(Mean(), seed=0), overfit_batches=2)
 
 
 @row("`limit_train_batches`, `limit_val_batches`, … as numbers")
@@ -168,10 +176,9 @@ def rate(folder):
     assert chosen.lr == finder.suggestion() == module.lr
 
 
-@row("`LearningRateFinder`, `BatchSizeFinder` with a protocol or aggregator that must be set up")
+@refused_row("`LearningRateFinder`, `BatchSizeFinder` with a protocol or aggregator that must be set up")
 def rate_of_shares(folder):
-    run = partial(fit, folder, AsyncVFL(Mean(), seed=0), callbacks=[LearningRateFinder()])
-    refused("`LearningRateFinder`, `BatchSizeFinder` with a protocol or aggregator that must be set up", run)
+    return partial(fit, folder, AsyncVFL(Mean(), seed=0), callbacks=[LearningRateFinder()])
 
 
 @row("`BatchSizeFinder`, `Tuner.scale_batch_size`")
@@ -202,11 +209,10 @@ def averaged(folder):
         torch.testing.assert_close(value, means)
 
 
-@row("`StochasticWeightAveraging` of networks with batch norm")
+@refused_row("`StochasticWeightAveraging` of networks with batch norm")
 def averaged_norms(folder):
     module = split(bottom=lambda shape, width: torch.nn.Sequential(MLP(shape, width), torch.nn.BatchNorm1d(width)))
-    run = partial(fit, folder, module, callbacks=[StochasticWeightAveraging(0.05)])
-    refused("`StochasticWeightAveraging` of networks with batch norm", run)
+    return partial(fit, folder, module, callbacks=[StochasticWeightAveraging(0.05)])
 
 
 @row("`EMAWeightAveraging`")
@@ -216,10 +222,9 @@ def moving(folder):
     assert not same(weights(module), weights(fit(folder, callbacks=[EMAWeightAveraging(decay=0.9)])[1]))
 
 
-@row("`ModelPruning`")
+@refused_row("`ModelPruning`")
 def pruned(folder):
-    run = partial(fit, folder, callbacks=[ModelPruning("l1_unstructured", amount=0.3)])
-    refused("`ModelPruning`", run)
+    return partial(fit, folder, callbacks=[ModelPruning("l1_unstructured", amount=0.3)])
 
 
 # ---- the optimiser
@@ -239,15 +244,14 @@ def clipped(folder):
             assert float(norm(moved)) == pytest.approx(1e-3, rel=1e-3)  # every owner is clipped by itself
 
 
-@row("`accumulate_grad_batches` above 1")
+@refused_row("`accumulate_grad_batches` above 1")
 def accumulated(folder):
-    refused("`accumulate_grad_batches` above 1", partial(fit, folder, accumulate_grad_batches=2))
+    return partial(fit, folder, accumulate_grad_batches=2)
 
 
-@row("`GradientAccumulationScheduler`")
+@refused_row("`GradientAccumulationScheduler`")
 def accumulated_later(folder):
-    run = partial(fit, folder, callbacks=[GradientAccumulationScheduler({1: 2})])
-    refused("`GradientAccumulationScheduler`", run)
+    return partial(fit, folder, callbacks=[GradientAccumulationScheduler({1: 2})])
 
 
 @row("`precision`: `bf16-mixed`, `bf16-true`, `64-true`, `16-mixed` on a GPU", slow=True)
@@ -349,22 +353,20 @@ def reloaded(folder):
     assert same(weights(module), usual())
 
 
-@row("`reload_dataloaders_every_n_epochs` in `AsyncVFL`, `CascadeVFL`")
+@refused_row("`reload_dataloaders_every_n_epochs` in `AsyncVFL`, `CascadeVFL`")
 def reloaded_events(folder):
-    run = partial(fit, folder, AsyncVFL(Mean(), seed=0), reload_dataloaders_every_n_epochs=1)
-    refused("`reload_dataloaders_every_n_epochs` in `AsyncVFL`, `CascadeVFL`", run)
+    return partial(fit, folder, AsyncVFL(Mean(), seed=0), reload_dataloaders_every_n_epochs=1)
 
 
-@row("a `DataLoader` of tensors")
+@refused_row("a `DataLoader` of tensors")
 def tensors(folder):
     loader = DataLoader(TensorDataset(torch.zeros(4, 8), torch.zeros(4).long()), batch_size=2)
-    run = partial(trainer(folder).validate, split(**SHAPES), loader)
-    refused("a `DataLoader` of tensors", run)
+    return partial(trainer(folder).validate, split(**SHAPES), loader)
 
 
-@row("`torch.compile(module)`", slow=True)
+@refused_row("`torch.compile(module)`", slow=True)
 def compiled(folder):
-    refused("`torch.compile(module)`", lambda: trainer(folder).fit(torch.compile(split()), Blobs(batch_size=9)))
+    return lambda: trainer(folder).fit(torch.compile(split()), Blobs(batch_size=9))
 
 
 # ---- strategies and notebooks
@@ -387,28 +389,23 @@ def several_processes(folder):
     torch.testing.assert_close(*(torch.load(place / "weights.pt") for place in (one, two)))
 
 
-@row("`strategy`: `fsdp`, `deepspeed`, `model_parallel`")
+@refused_row("`strategy`: `fsdp`, `deepspeed`, `model_parallel`")
 def sharded(folder):
-    strategy = ModelParallelStrategy()
-    refused(
-        "`strategy`: `fsdp`, `deepspeed`, `model_parallel`",
-        lambda: refuse_trainer(SimpleNamespace(strategy=strategy), False),
-    )
+    return partial(refuse_trainer, SimpleNamespace(strategy=ModelParallelStrategy()), False)
 
 
-@row("`strategy`: `ddp_notebook`, `ddp_fork`, `ddp_spawn`")
+@refused_row("`strategy`: `ddp_notebook`, `ddp_fork`, `ddp_spawn`")
 def in_copies(folder):
-    t = trainer(folder, strategy="ddp_notebook", devices=2)
-    refused("`strategy`: `ddp_notebook`, `ddp_fork`, `ddp_spawn`", lambda: refuse_trainer(t, False))
+    return partial(refuse_trainer, trainer(folder, strategy="ddp_notebook", devices=2), False)
 
 
-@row("several validation or test loaders")
+@refused_row("several validation or test loaders")
 def two_loaders(folder):
     class Two(Blobs):
         def val_dataloader(self):
             return [super().val_dataloader()] * 2
 
-    refused("several validation or test loaders", partial(fit, folder, data=Two(batch_size=9)))
+    return partial(fit, folder, data=Two(batch_size=9))
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")

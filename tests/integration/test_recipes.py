@@ -1,5 +1,6 @@
 """Every packaged recipe runs through the command line, on generated data where its own are files."""
 
+import json
 import re
 from itertools import cycle
 
@@ -7,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 from lightning_vfl.cli import run
 from lightning_vfl.configs import packaged
@@ -50,50 +52,29 @@ FAULTS = {  # with the policies by turns
     "faults/dvfl_connection_crashes": "policy/buffer",
     "faults/dvfl_host_crashes": "policy/last_message",
 }
-FEW = ["--data.batch_size", "16"]
 PHASES = {  # of protocols that train in phases, each once
     "protocol/dvfl": ["--model.guest_epochs", "1", "--trainer.max_epochs", "2"],
     "protocol/one_shot": ["--model.local_epochs", "1", "--trainer.max_epochs", "3"],
 }
 TEN_ROUNDS = ["--config", "data/digits", "--data.batch_size", "128"]
-FILES = {
-    "data/mnist": (miniature.write_idx, ["--data.val_records", "20", *FEW]),
-    "data/fashion_mnist": (miniature.write_idx, ["--data.val_records", "20", *FEW]),
-    "data/fashion_mnist_quadrants": (miniature.write_idx, ["--data.val_records", "20", *FEW]),
-    "data/credit_default": (
-        lambda folder: miniature.write_csv(folder / "UCI_Credit_Card.csv", miniature.credit()),
-        ["--data.expected_records", "200", *FEW],
-    ),
-    "data/bank_marketing": (miniature.write_bank, ["--data.expected_records", "620", *FEW]),
-    "data/adult": (miniature.write_adult, ["--data.expected_records", "[420, 84]", *FEW]),
-    "data/phishing": (miniature.write_phishing, ["--data.expected_records", "200", *FEW]),
-    "data/human_activity": (miniature.write_activity, ["--data.expected_records", "[60, 24]", *FEW]),
-    "data/cifar10": (miniature.write_cifar, ["--data.val_records", "20", "--data.expected_records", "20", *FEW]),
-    "data/model_net": (miniature.write_views, [*FEW[:1], "8", "--data.val_share", "0.5", "--data.size", "8"]),
-    "data/emnist": (miniature.write_emnist, ["--data.val_records", "20", *FEW]),
-    "data/image_folder": (miniature.write_pictures, [*FEW[:1], "8", "--data.size", "8"]),
-    "data/parkinson": (miniature.write_parkinson, ["--data.expected_records", "60", *FEW]),
-    "data/caltech7": (miniature.write_caltech, FEW),
-    "data/multi_view": (miniature.write_npz, FEW),
-    "data/csv_tables": (
+TABLES = {
+    "CSVTables": (
         lambda folder: write_titanic(folder, 120),
-        [
-            "--data.tables={ferry: ferry.csv, bank: bank.csv}",
-            "--data.label_party=ferry",
-            "--data.label_column=Survived",
-        ],
+        {
+            "tables": {"ferry": "ferry.csv", "bank": "bank.csv"},
+            "label_party": "ferry",
+            "label_column": "Survived",
+        },
     ),
-    "data/parquet_tables": (
+    "ParquetTables": (
         lambda folder: miniature.write_parquet(folder, 120, 50),
-        [
-            "--data.tables={bank: bank.parquet, telco: telco.parquet}",
-            "--data.label_party=bank",
-            "--data.label_column=y",
-            "--data.id_column=id",
-            *FEW,
-        ],
+        {**miniature.LONG_TABLES, "id_column": "id", "batch_size": 16},
     ),
-    "data/handwritten": (lambda folder: miniature.write_mat(folder / "Handwritten.mat"), FEW),
+}
+SMALL = {"ModelNet10Views": 8, "ImageFolderVFL": 8}  # others have batches of 16
+FILES = TABLES | {
+    kind: (write, settings | {"batch_size": SMALL.get(kind, 16)})
+    for kind, (write, settings) in miniature.PUBLISHED.items()
 }
 
 
@@ -122,13 +103,15 @@ def empty_folder(tmp_path, monkeypatch):
 
 def of(name, tmp_path):
     """Arguments of a data recipe; miniature files stand in for those that would be downloaded."""
-    if name not in FILES:
+    kind = yaml.safe_load(packaged()[name].read_text())["data"]["class_path"]
+    if kind not in FILES:
         return ["--config", name]
-    write, extra = FILES[name]
+    write, settings = FILES[kind]
     folder = tmp_path / "files"
     folder.mkdir()
     write(folder)
-    return ["--config", name, "--data.data_dir", str(folder), *extra]
+    words = [f"--data.{setting}={json.dumps(value)}" for setting, value in settings.items()]
+    return ["--config", name, f"--data.data_dir={folder}", *words]
 
 
 def fit_and_test(arguments, tmp_path, longer=()):

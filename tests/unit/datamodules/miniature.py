@@ -2,7 +2,7 @@
 
 import gzip
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -473,3 +473,31 @@ def write_parquet(folder: Path, records: int, group: int, **changes: Any) -> dic
         tables[party] = changes.get(party, lambda table: table)(tables[party])
         tables[party].to_parquet(folder / f"{party}.parquet", row_group_size=group, index=False)
     return tables
+
+
+def write_credit(folder: Path) -> Path:
+    return write_csv(folder / "UCI_Credit_Card.csv", credit())
+
+
+def write_handwritten(folder: Path) -> Path:
+    return write_mat(folder / "Handwritten.mat")
+
+
+PUBLISHED: dict[str, tuple[Callable[[Path], object], dict[str, Any]]] = {
+    "Adult": (write_adult, {"expected_records": None}),
+    "BankMarketing": (write_bank, {"expected_records": None}),
+    "CIFAR10": (write_cifar, {"expected_records": 20, "val_records": 20}),
+    "Caltech7": (write_caltech, {}),
+    "CreditDefault": (write_credit, {"expected_records": None}),
+    "EMNIST": (write_emnist, {"val_records": 20}),
+    "FashionMNIST": (write_idx, {"val_records": 20}),
+    "Handwritten": (write_handwritten, {}),
+    "HumanActivity": (write_activity, {"expected_records": None}),
+    "ImageFolderVFL": (write_pictures, {"size": 8}),
+    "MNIST": (write_idx, {"val_records": 20}),
+    "ModelNet10Views": (write_views, {"size": 8, "val_share": 0.5}),
+    "MultiView": (write_npz, {}),
+    "Parkinson": (write_parkinson, {"expected_records": None}),
+    "Phishing": (write_phishing, {"expected_records": None}),
+}
+"""The data sets that are read from files: who writes small files of them, and the settings that these need."""

@@ -8,7 +8,7 @@ import lightning_vfl.datamodules as d
 from lightning_vfl.testing import check_datamodule
 
 from . import miniature as files
-from .miniature import credit, write_csv
+from .miniature import write_csv
 
 TABLES = {"tables": {"bank": "bank.csv", "shop": "shop.csv"}, "label_party": "bank", "label_column": "y"}
 QUICK = ("CSVTables", "CreditDefault", "MNIST", "MultiView", "ParquetTables")
@@ -50,28 +50,14 @@ def arrays(folder):
 
 
 SETS = {
+    **{name: folder_of(getattr(d, name), write, **settings) for name, (write, settings) in files.PUBLISHED.items()},
     "Arrays": arrays,
-    "Adult": folder_of(d.Adult, files.write_adult, expected_records=None),
-    "BankMarketing": folder_of(d.BankMarketing, files.write_bank, expected_records=None),
     "BreastCancer": in_memory(d.BreastCancer),
-    "CIFAR10": folder_of(d.CIFAR10, files.write_cifar, expected_records=20, val_records=15),
     "CSVTables": tables,
-    "Caltech7": folder_of(d.Caltech7, files.write_caltech),
-    "CreditDefault": folder_of(
-        d.CreditDefault, lambda folder: write_csv(folder / "UCI_Credit_Card.csv", credit()), expected_records=None
-    ),
     "Digits": in_memory(d.Digits),
-    "EMNIST": folder_of(d.EMNIST, files.write_emnist, val_records=20),
-    "FashionMNIST": folder_of(d.FashionMNIST, files.write_idx, val_records=20),
-    "Handwritten": folder_of(d.Handwritten, lambda folder: files.write_mat(folder / "Handwritten.mat")),
-    "HumanActivity": folder_of(d.HumanActivity, files.write_activity, expected_records=None),
-    "ImageFolderVFL": folder_of(d.ImageFolderVFL, files.write_pictures, size=8),
-    "MNIST": folder_of(d.MNIST, files.write_idx, val_records=20),
     "ModelNet10Views": folder_of(d.ModelNet10Views, partial(files.write_views, train=10, test=1), val_share=0.2),
     "MultiView": multi_view,
-    "Parkinson": folder_of(d.Parkinson, files.write_parkinson, expected_records=None),
     "ParquetTables": long_tables,
-    "Phishing": folder_of(d.Phishing, files.write_phishing, expected_records=None),
 }
 
 

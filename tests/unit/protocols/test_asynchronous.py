@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from lightning_vfl import AsyncVFL
-from lightning_vfl.aggregators import Concat, Max, Mean, Sum
+from lightning_vfl.aggregators import Concat, Mean
 from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation import VirtualClock
@@ -137,13 +137,6 @@ def test_a_party_that_is_not_in_turn_keeps_its_bits(tmp_path):
         for a, b in zip(old.parameters(), new.parameters(), strict=True):
             assert torch.equal(a, b) == (party != event.party)
             assert (b in t.optimizers[0].state) == (party == event.party)
-
-
-@pytest.mark.parametrize("aggregator", [pytest.param(Sum(), marks=pytest.mark.slow), Max()], ids=repr)
-def test_it_learns(tmp_path, aggregator):
-    module = asynchronous(aggregator, optimizer=ADAM)
-    t = fit(tmp_path, module, epochs=8, faults=Uneven(losses=False))
-    assert float(t.callback_metrics["val/accuracy"]) > 0.8
 
 
 def test_noise_perturbs_what_the_server_sees_and_is_a_function_of_the_event(tmp_path):

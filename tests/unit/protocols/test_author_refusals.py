@@ -26,7 +26,6 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.refusals import refuse_protocol
 from lightning_vfl.missing import Skip
 from lightning_vfl.protocols import Step
-from lightning_vfl.protocols.checks import refuse_trainer
 from lightning_vfl.types import Roll
 from tests.exported import one_registry
 from tests.subjects import Blobs, Values, split, trainer
@@ -39,13 +38,6 @@ def ready():
     data = Blobs(batch_size=9)
     data.setup("fit")
     return data
-
-
-@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook"])
-def test_strategies_that_train_in_copies_are_refused_by_name(tmp_path, strategy):
-    t = trainer(tmp_path, strategy=strategy, devices=2)
-    with pytest.raises(ConfigurationError, match=r"strategy ddp_(spawn|fork).+ use strategy: ddp in a script"):
-        refuse_trainer(t, compiled=False)
 
 
 @pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook"])

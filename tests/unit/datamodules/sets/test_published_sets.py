@@ -1,7 +1,7 @@
 """Laws of all published data sets, on small files in their published formats: splits, scaling, classes, folders."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -14,23 +14,7 @@ from lightning_vfl import datamodules
 from lightning_vfl.datamodules import Standardise, Unchanged
 from lightning_vfl.errors import ConfigurationError
 
-from ..miniature import (
-    credit,
-    write_activity,
-    write_activity_csv,
-    write_adult,
-    write_bank,
-    write_caltech,
-    write_cifar,
-    write_csv,
-    write_emnist,
-    write_idx,
-    write_mat,
-    write_parkinson,
-    write_phishing,
-    write_pictures,
-    write_views,
-)
+from ..miniature import PUBLISHED, write_activity_csv
 
 BOTH = ("val_share", "test_share")
 VAL = ("val_share",)
@@ -44,7 +28,7 @@ class Published:
     kind: str
     folder: str
     write: Callable[[Path], object]
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any]
     drawn: tuple[str, ...] = BOTH
     """The settings that say how many records are drawn for validation and testing."""
 
@@ -55,35 +39,38 @@ class Published:
         return data
 
 
-def write_credit(folder: Path) -> None:
-    write_csv(folder / "UCI_Credit_Card.csv", credit())
-
-
-ANY_NUMBER = {"expected_records": None}
-SETS = {
-    "Adult": Published("Adult", "adult", write_adult, ANY_NUMBER, VAL),
-    "BankMarketing": Published("BankMarketing", "bank_marketing", write_bank, ANY_NUMBER),
-    "CreditDefault": Published(
-        "CreditDefault",
-        "credit_default",
-        write_credit,
-        ANY_NUMBER,
-    ),
-    "Phishing": Published("Phishing", "phishing", write_phishing, ANY_NUMBER),
-    "Parkinson": Published("Parkinson", "parkinson", write_parkinson, ANY_NUMBER | {"split": "rows"}),
-    "Handwritten": Published("Handwritten", "handwritten", lambda folder: write_mat(folder / "Handwritten.mat")),
-    "Caltech7": Published("Caltech7", "caltech7", write_caltech, {"val_share": 0.2}),
-    "HumanActivity": Published("HumanActivity", "human_activity", write_activity, ANY_NUMBER, VAL),
-    "HumanActivity of Kaggle": Published("HumanActivity", "human_activity", write_activity_csv, ANY_NUMBER, VAL),
-    "CIFAR10": Published(
-        "CIFAR10", "cifar10", write_cifar, {"expected_records": 20, "val_records": 15, "batch_size": 20}, RECORDS
-    ),
-    "MNIST": Published("MNIST", "mnist", write_idx, {"val_records": 30}, RECORDS),
-    "FashionMNIST": Published("FashionMNIST", "fashion_mnist", write_idx, {"val_records": 30}, RECORDS),
-    "EMNIST": Published("EMNIST", "emnist", write_emnist, {"val_records": 21}, RECORDS),
-    "ModelNet10Views": Published("ModelNet10Views", "model_net", write_views, {"size": 8, "val_share": 0.5}, VAL),
-    "ImageFolderVFL": Published("ImageFolderVFL", "image_folder", write_pictures, {"size": 8, "val_share": 0.25}, VAL),
+FOLDERS = {
+    "Adult": "adult",
+    "BankMarketing": "bank_marketing",
+    "CIFAR10": "cifar10",
+    "Caltech7": "caltech7",
+    "CreditDefault": "credit_default",
+    "EMNIST": "emnist",
+    "FashionMNIST": "fashion_mnist",
+    "Handwritten": "handwritten",
+    "HumanActivity": "human_activity",
+    "ImageFolderVFL": "image_folder",
+    "MNIST": "mnist",
+    "ModelNet10Views": "model_net",
+    "Parkinson": "parkinson",
+    "Phishing": "phishing",
 }
+FURTHER = {
+    "CIFAR10": {"batch_size": 20},
+    "Caltech7": {"val_share": 0.2},
+    "ImageFolderVFL": {"val_share": 0.25},
+    "Parkinson": {"split": "rows"},
+}
+DRAWN = {
+    **dict.fromkeys(("Adult", "HumanActivity", "ImageFolderVFL", "ModelNet10Views"), VAL),
+    **dict.fromkeys(("CIFAR10", "EMNIST", "FashionMNIST", "MNIST"), RECORDS),
+}
+SETS = {
+    name: Published(name, FOLDERS[name], write, settings | FURTHER.get(name, {}), DRAWN.get(name, BOTH))
+    for name, (write, settings) in PUBLISHED.items()
+    if name in FOLDERS
+}
+SETS["HumanActivity of Kaggle"] = replace(SETS["HumanActivity"], write=write_activity_csv)
 TWO_CLASSES = {
     "Adult": "Adult: 420 records of adult.data, 105 of them (25.0%) with an income above 50,000 dollars",
     "BankMarketing": "BankMarketing: 620 records of bank-full.csv, 124 of them (20.0%) with a subscription",

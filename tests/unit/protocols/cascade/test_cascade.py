@@ -248,18 +248,6 @@ def test_a_party_alone_is_by_hand_one_that_is_never_out_of_date(tmp_path, optimi
     assert oracle.weights == {1: 1}
 
 
-def test_a_party_alone_is_the_only_active_one_to_the_bit(tmp_path):
-    """Whether others have labels that nobody uses, or nobody has them."""
-    data = shared()
-    data.setup("fit")
-    holders = [1 if party == 1 else -1 for party in data.records("train").label_holders.tolist()]
-    file = write_holders(tmp_path / "labels.csv", holders)
-    one = fit(tmp_path, cascade(variant="single", alone=1))
-    other = fit(tmp_path, cascade(), shared(file=file))
-    assert same(one.parameters(), other.parameters())
-    assert [event for _, event in one.events] == [event for _, event in other.events]
-
-
 class Replayed(Schedule):
     """Batches that have been noted."""
 
@@ -316,13 +304,6 @@ def test_centralized_is_what_one_party_alone_would_learn_from_all_labels(tmp_pat
     for own, other in zip(alone.parameters().values(), together.parameters().values(), strict=True):
         for p, q in zip(own, other, strict=True):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("variant", ["async", pytest.param("sync", marks=pytest.mark.slow)])
-def test_it_learns(tmp_path, variant):
-    module = cascade(Concat(), variant=variant, optimizer=ADAM, slower={1: 0.5}, q=3.0)
-    run = fit(tmp_path, module, epochs=8, limit_val_batches=None)
-    assert float(run.trainer.callback_metrics["val/accuracy"]) > 0.8
 
 
 # ---- what is logged
@@ -492,12 +473,6 @@ class Deaf(FaultModel):
         receives = outcome.receives.clone()
         receives[3] = request % 4 < 2
         return replace(outcome, receives=receives)
-
-
-def test_two_fits_of_the_same_give_the_same_bits(tmp_path):
-    runs = [fit(tmp_path, cascade(slower={1: 0.5}, q=3.0, optimizer=ADAM, bottom=dropping)) for _ in range(2)]
-    assert same(runs[0].parameters(), runs[1].parameters())
-    assert runs[0].logged == runs[1].logged
 
 
 class AsTheyAre(nn.Module):
