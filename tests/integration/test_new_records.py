@@ -101,7 +101,7 @@ def test_a_prediction_is_that_of_the_record_alone(name, tmp_path):
     """Bit for bit in a batch of the same size, and to 1e-6 in another; MaskedSum rounds at random to steps of 2^-24."""
     bottom = {"bottom": partial(PolynomialNetwork, degree=2)} if name == "LagrangeCoded" else {}
     # noise in the evaluation, which LocalGaussian adds by default, differs from record to record
-    module = split(FACTORIES[name](), **bottom, evaluate="plain" if name == "LocalGaussian" else "auto")
+    module = split(FACTORIES[name](), **bottom, evaluate="plain" if name.startswith("LocalGaussian") else "auto")
     module.partitioner = d.ContiguousColumns(4)
     trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(module.partitioner, batch_size=10))
     every = predicted(module, range(18), tmp_path)

@@ -110,7 +110,7 @@ def of(name, tmp_path):
     folder = tmp_path / "files"
     folder.mkdir()
     write(folder)
-    words = [f"--data.{setting}={json.dumps(value)}" for setting, value in settings.items()]
+    words = [f"--data.{key}={json.dumps(value)}".replace('"', "") for key, value in settings.items()]
     return ["--config", name, f"--data.data_dir={folder}", *words]
 
 
