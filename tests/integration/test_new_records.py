@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ from tests.unit.aggregators.test_contract import FACTORIES
 from tests.unit.datamodules import miniature
 
 TWO = {"partitioner": d.ContiguousColumns(2)}
-SETS = miniature.PUBLISHED | {"Digits": (None, {}), "BreastCancer": (None, {})}
+SETS: dict[str, Any] = miniature.PUBLISHED | {"Digits": (None, {}), "BreastCancer": (None, {})}
 QUICK = ("Digits", "MNIST", "CreditDefault", "Adult", "ImageFolderVFL", "MultiView")  # one of every base class
 
 

@@ -14,10 +14,15 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.relay import listen
 
 PACKAGE = Path(lightning_vfl.__file__).parent
-NVFLARE = ("nvflare.apis.controller_spec", "Task"), ("nvflare.apis.executor", "Executor")
-NVFLARE += ("nvflare.apis.fl_constant", "ReturnCode"), ("nvflare.apis.fl_context", "FLContext")
-NVFLARE += ("nvflare.apis.impl.controller", "Controller"), ("nvflare.apis.shareable", "Shareable", "make_reply")
-NVFLARE += (("nvflare.apis.signal", "Signal"),)
+NVFLARE: list[tuple[str, ...]] = [
+    ("nvflare.apis.controller_spec", "Task"),
+    ("nvflare.apis.executor", "Executor"),
+    ("nvflare.apis.fl_constant", "ReturnCode"),
+    ("nvflare.apis.fl_context", "FLContext"),
+    ("nvflare.apis.impl.controller", "Controller"),
+    ("nvflare.apis.shareable", "Shareable", "make_reply"),
+    ("nvflare.apis.signal", "Signal"),
+]
 
 
 @cache

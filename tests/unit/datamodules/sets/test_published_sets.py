@@ -55,7 +55,7 @@ FOLDERS = {
     "Parkinson": "parkinson",
     "Phishing": "phishing",
 }
-FURTHER = {
+FURTHER: dict[str, dict[str, Any]] = {
     "CIFAR10": {"batch_size": 20},
     "Caltech7": {"val_share": 0.2},
     "ImageFolderVFL": {"val_share": 0.25},
@@ -97,7 +97,7 @@ def folders(tmp_path_factory):
 
     @cache
     def folder(name: str) -> Path:
-        place = tmp_path_factory.mktemp("published") / SETS[name].folder
+        place: Path = tmp_path_factory.mktemp("published") / SETS[name].folder
         place.mkdir()
         SETS[name].write(place)
         return place
@@ -136,7 +136,7 @@ def test_nothing_drawn_leaves_all_records_for_training(folders, opened, name):
             data.test_dataloader()
 
 
-SHARES = {BOTH: [(0.1, 0.2), (0.25, 0.3)], VAL: [(0.5,)], RECORDS: []}
+SHARES: dict[tuple[str, ...], list[tuple[float, ...]]] = {BOTH: [(0.1, 0.2), (0.25, 0.3)], VAL: [(0.5,)], RECORDS: []}
 
 
 @pytest.mark.parametrize(("name", "shares"), [(name, shares) for name in SETS for shares in SHARES[SETS[name].drawn]])

@@ -64,7 +64,7 @@ def everything(run: Run) -> dict[str, Any]:
         "communications": module.counts.communications,
         "requests": module.requests_made(),
         "collected": module.counts.collected,
-        "memory": module.memory.state(),
+        "memory": None if module.memory is None else module.memory.state(),
         # the others' losses are of logging steps that may lie before the kill
         "metrics": {k: float(v) for k, v in t.callback_metrics.items() if k == "train/loss_epoch" or "train" not in k},
         "step": t.global_step,
