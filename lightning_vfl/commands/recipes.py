@@ -15,7 +15,7 @@ import yaml
 from jsonargparse import get_loader
 
 from lightning_vfl.commands.known_classes import own_classes, settings_of
-from lightning_vfl.commands.usage import UsageError
+from lightning_vfl.commands.usage import UsageError, value_of
 from lightning_vfl.configs import find_recipe, packaged_name
 from lightning_vfl.errors import ConfigurationError
 
@@ -355,11 +355,6 @@ def _with_values(arguments: Sequence[str]) -> list[list[str]]:
         else:
             options.append([argument])
     return options
-
-
-def value_of(words: Sequence[str]) -> str:
-    """The value of an option; empty if it has none."""
-    return words[1] if len(words) > 1 else words[0].partition("=")[2]
 
 
 def _key(words: Sequence[str]) -> str:

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jsonargparse import get_loader
+
 from lightning_vfl.commands.checkpoints import Pick, find_checkpoint, folders_of
-from lightning_vfl.commands.recipes import load, value_of
 from lightning_vfl.commands.run_config import RUNS
+from lightning_vfl.commands.usage import value_of
 from lightning_vfl.errors import ConfigurationError
 
 ANEW = ("audit", "privacy")  # train, or plan a training, of the recipe from the start
@@ -65,7 +67,7 @@ def _recipe_of(checkpoint: Path) -> dict[str, Any]:
                 f"{_OPTION}: several runs have left their recipes in {folder} ({names}); give one with --config"
             )
         if files:
-            recipe: dict[str, Any] = load(files[0].read_text(encoding="utf-8"))
+            recipe: dict[str, Any] = get_loader("yaml")(files[0].read_text(encoding="utf-8"))
             return recipe
     raise ConfigurationError(
         f"{_OPTION} {checkpoint}: no config.yaml of its fit is beside it; give the recipe: --config data/digits "

@@ -1,13 +1,18 @@
-"""The error of arguments that cannot be read. It imports nothing, because every command needs it."""
+"""Arguments, and the error of those that cannot be read. It imports nothing, because every command needs it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lightning_vfl.errors import ConfigurationError
 
 
 class UsageError(ConfigurationError):
     """Arguments or a recipe that the parser cannot read; the command line exits with status 2."""
+
+
+def value_of(words: Sequence[str]) -> str:
+    """The value of an option; empty if it has none."""
+    return words[1] if len(words) > 1 else words[0].partition("=")[2]
 
 
 def unread_settings(environment: Mapping[str, str]) -> list[str]:
