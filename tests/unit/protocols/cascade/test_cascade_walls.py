@@ -203,12 +203,6 @@ def test_scaled_losses_are_refused(tmp_path):
         t.fit(module, datamodule=shared())
 
 
-def test_several_processes_are_refused(tmp_path, monkeypatch):
-    module = small()
-    monkeypatch.setattr(type(module), "joint", True)
-    assert "use devices: 1" in refusal(tmp_path, module, shared())
-
-
 def test_accumulated_gradients_are_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="raise batch_size instead"):
         trainer(tmp_path, max_epochs=1, accumulate_grad_batches=2).fit(small(), datamodule=shared())

@@ -271,15 +271,3 @@ def test_messages_and_few_common_records_are_refused_before_training(tmp_path):
     with pytest.raises(ConfigurationError, match="use register: record"):
         fit(tmp_path, module, Blobs(LimitedOverlap(aligned=24), batch_size=B))
     assert "fit" not in module.books.rounds
-
-
-def test_several_processes_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(DecoupledVFL, "joint", property(lambda self: True))
-    with pytest.raises(ConfigurationError, match="use devices: 1, or SplitVFL for several"):
-        fit(tmp_path, decoupled())
-
-
-def test_groups_are_refused():
-    module = DecoupledVFL(party_shapes=[[3], [3], [2]], party_groups=[[0, 1], [2]], num_classes=3)
-    with pytest.raises(ConfigurationError, match="does not support groups with a shared bottom"):
-        module.configure_model()
