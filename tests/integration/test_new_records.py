@@ -307,16 +307,6 @@ def test_categories_of_their_own(trained, tmp_path, unseen, columns):
     assert unseen == "ignore" or city[:, 3].tolist() == berlin.astype(float).tolist()
 
 
-def test_unseen_categories_may_be_refused(tmp_path):
-    write_tables(tmp_path / "a", IDS)
-    write_tables(tmp_path / "b", NEW, seed=1, cities=("Oslo", "Berlin"))
-    first, second = (tables(tmp_path / part, unseen="error") for part in "ab")
-    first.setup("fit")
-    second.use(first.fitted)
-    with pytest.raises(ConfigurationError, match=r"'city' that no training record has: Berlin \(\d+\); correct them"):
-        second.setup("predict")
-
-
 def test_the_command_line_predicts_new_tables_without_labels(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_tables(tmp_path / "old", IDS)
@@ -343,17 +333,6 @@ def test_the_command_line_predicts_new_tables_without_labels(tmp_path, monkeypat
 
 
 # ---- what a checkpoint keeps
-
-
-def test_what_was_fitted_survives_the_checkpoint(trained):
-    folder, _ = trained
-    data = tables(folder)
-    data.setup("fit")
-    kept = loaded(folder).fitted
-    assert kept.prepares_as(data.fitted)
-    assert kept.class_names == ("no", "yes")
-    assert kept.trained.among(data.records("train").ids).all()
-    assert not kept.trained.among(data.records("val").ids).any()
 
 
 def test_hashes_of_ids_differ_between_keys_and_not_between_numbers_and_their_texts():

@@ -225,6 +225,7 @@ SETTINGS = [
     (CSVTables, TABLES, {"test_share": 0.3}),
     (CSVTables, TABLES, {"overlap": "keep"}),
     (CSVTables, TABLES, {"task": "regression"}),
+    (CSVTables, TABLES | {"tables": {"bank": "b", "n": "n", "s": "s"}}, {"groups": (("n", "s"),)}),
     (CSVTables, TABLES, {"categorical": ("job",)}),
     (CSVTables, TABLES, {"preprocess": {"bank": {"x": ["log"]}}}),
     (Digits, {}, {"seed": 1}),

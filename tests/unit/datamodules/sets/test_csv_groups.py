@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from lightning_vfl.datamodules import ContiguousColumns, CSVTables, Groups, Unchanged, Views
 from lightning_vfl.errors import ConfigurationError
@@ -103,14 +102,6 @@ def test_without_groups_the_same_tables_have_nothing_in_common(files):
     assert data.party_groups == ((0,), (1,), (2,), (3,))
 
 
-def test_batches_carry_who_holds_what(files):
-    data = open_tables(files)
-    for batch in data.train_dataloader():
-        assert torch.equal(batch.present, data.records("train").present[batch.record_ids])
-        for features, present in zip(batch.features, batch.present.T, strict=True):
-            assert torch.equal(features.any(1), present)
-
-
 def test_the_order_of_tables_in_a_group_changes_nothing(files):
     one, other = open_tables(files), open_tables(files, groups=[["south", "north"]])
     pd.testing.assert_frame_equal(joined(one), joined(other))
@@ -186,16 +177,6 @@ def test_codes_are_text_whatever_the_other_rows_of_a_file_are(files, tmp_path):
     ]
 
 
-def test_parquet_equals_csv(files, tmp_path):
-    with_jobs(tmp_path, lambda i: JOBS[i // 2 % 2], lambda i: JOBS[1 + i // 2 % 2])
-    parquet = {party: tmp_path / f"{party}.parquet" for party in files}
-    for party, path in files.items():
-        pd.read_csv(path).to_parquet(parquet[party])
-    one, two = (open_tables(tables, categorical=["job"]) for tables in (files, parquet))
-    pd.testing.assert_frame_equal(joined(one), joined(two))
-    assert one.layout == two.layout
-
-
 # ---- refusals
 
 
@@ -228,16 +209,6 @@ def test_a_record_in_two_tables(files, tmp_path):
         files,
         "2 ids are in several tables of the group 'north', 'south', first 11 in 'north' and 'south'; tables of a group "
         "hold different records, so leave each in one of them",
-    )
-
-
-def test_a_record_in_two_of_three_tables(files, tmp_path):
-    west = write_csv(tmp_path / "west.csv", shop([1, 3, 20]))
-    refused(
-        files | {"west": west},
-        "1 ids are in several tables of the group 'north', 'south', 'west', first 20 in 'south' and 'west'; tables of "
-        "a group hold different records, so leave each in one of them",
-        groups=[["north", "south", "west"]],
     )
 
 
@@ -295,15 +266,6 @@ def test_impossible_settings(files, settings, message):
 def test_a_single_table_written_as_text_is_no_group(files):
     with pytest.raises(ConfigurationError, match="groups must be a list of lists of table names; got 'north'"):
         open_tables(files, groups=["north", "south"])
-
-
-def test_a_checkpoint_is_for_the_same_groups(files, tmp_path):
-    usual: dict[str, Any] = {"tables": files, "label_party": "bank", "label_column": "y", "overlap": "keep"}
-    torch.save(CSVTables(**usual, groups=GROUPS).state_dict(), tmp_path / "state.pt")
-    state = torch.load(tmp_path / "state.pt", weights_only=True)
-    CSVTables(**usual, groups=GROUPS).load_state_dict(state)
-    with pytest.raises(ConfigurationError, match=r"with groups = \(\('north', 'south'\),\), these data have \(\);"):
-        CSVTables(**usual).load_state_dict(state)
 
 
 def test_records_may_be_shared_out_by_groups_of_columns_instead(files):

@@ -120,14 +120,6 @@ def test_parquet_equals_csv(files, tmp_path):
     assert one.layout == two.layout
 
 
-def test_shares_stratification_and_seed(files):
-    data = open_tables(files, overlap="keep", val_share=0.25, test_share=0.25)
-    assert [len(data.records(name)) for name in SPLITS] == [30, 15, 15]
-    assert [int(data.records(name).labels.sum()) for name in SPLITS] == [10, 5, 5]
-    other = open_tables(files, overlap="keep", val_share=0.25, test_share=0.25, seed=1)
-    assert other.records("train").ids.tolist() != data.records("train").ids.tolist()
-
-
 def test_ids_keep_their_text_unless_all_are_whole_numbers_as_usually_written(tmp_path):
     def opened(ids):
         n = len(ids)
@@ -149,12 +141,6 @@ def test_a_party_may_hold_the_labels_alone(files, tmp_path):
     assert data.party_shapes == ((2,),)
     assert data.layout.view_names == ("shop",)
     assert joined(data).index.tolist() == list(range(20, 60))
-
-
-def test_another_cut_of_the_joined_columns(files):
-    assert open_tables(files, partitioner=ContiguousColumns(4)).party_shapes == ((1,),) * 4
-    cut = NamedColumns({"a": ["bank.age", "shop.age"], "b": ["income", "visits"]})
-    assert open_tables(files, partitioner=cut).party_shapes == ((2,), (2,))
 
 
 @pytest.mark.parametrize(

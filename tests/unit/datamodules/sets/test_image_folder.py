@@ -16,7 +16,6 @@ from lightning_vfl.datamodules import (
     Groups,
     ImageFolderVFL,
     InformedPartitioner,
-    LabelPartition,
     LimitedOverlap,
     Part,
     RandomColumns,
@@ -419,13 +418,6 @@ def test_a_cut_by_values_is_refused(drawn):
         ConfigurationError, match="ByValue needs the values of the data in memory, and these data stay on the disk"
     ):
         open_data(drawn[0], "fit", partitioner=ByValue())
-
-
-def test_labels_may_be_shared_out(drawn):
-    data = open_data(drawn[0], partitioner=LabelPartition(classes=[[0], [1, 2]]))
-    train = data.records("train")
-    assert torch.equal(train.label_holders, (train.labels > 0).long())
-    assert data.records("test").label_holders is None
 
 
 # ---- memory, workers, threads

@@ -116,14 +116,6 @@ def test_pictures_may_be_photographs(tmp_path, ending):
     assert len(open_data(tmp_path, val_share=0).records("train")) == 10
 
 
-def test_views_are_scaled_by_their_own_training_pixels(drawn):
-    folder, arrays = drawn
-    data = open_data(folder, "fit", normaliser=None)
-    train, val = (np.stack([arrays[name][4] for name in data.records(part).ids]) / 255 for part in ("train", "val"))
-    fifth = data.records("val").rows(torch.arange(10))[4][:, 0].numpy()
-    np.testing.assert_allclose(fifth, (val - train.mean()) / train.std(), rtol=1e-4, atol=1e-5)
-
-
 def test_pictures_are_read_once(drawn, monkeypatch):
     folder, _ = drawn
     opened = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lightning_vfl import datamodules
 from lightning_vfl.datamodules import Standardise, Unchanged
@@ -177,6 +178,17 @@ def test_columns_are_scaled_by_their_training_records(folders, name):
     varied = deviation > 0
     expected = (test - train.mean(0))[:, varied] / deviation[varied]
     np.testing.assert_allclose(scaled.records("test").features[:, varied].numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["CIFAR10", "MNIST", "FashionMNIST", "ModelNet10Views"])
+def test_pictures_are_scaled_by_all_training_pixels_of_their_party(folders, name):
+    plain, scaled = (SETS[name].open(folders(name), "fit", normaliser=one) for one in (Unchanged(), None))
+    train, val, found = (
+        [x.double().numpy() for x in data.records(split).rows(torch.arange(len(data.records(split))))]
+        for data, split in ((plain, "train"), (plain, "val"), (scaled, "val"))
+    )
+    for own, pictures, there in zip(train, val, found, strict=True):
+        np.testing.assert_allclose(there, (pictures - own.mean()) / own.std(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", TWO_CLASSES)
