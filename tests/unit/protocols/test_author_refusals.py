@@ -137,13 +137,6 @@ class Plain(LightningDataModule):
         return ready().train_dataloader()
 
 
-@without_validation
-def test_a_plain_datamodule_of_vertical_batches_trains(tmp_path):
-    t = trainer(tmp_path, max_epochs=1)
-    t.fit(split(**SHAPES), datamodule=Plain())
-    assert t.global_step == 6
-
-
 def test_the_stage_is_no_place_for_an_own_value():
     with pytest.raises(ConfigurationError, match=r"stage is the trainer's stage.+ keep 'fit' under another name"):
         split().stage = "fit"

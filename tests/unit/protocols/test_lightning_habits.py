@@ -3,11 +3,9 @@
 import pytest
 import torch
 from lightning.fabric.utilities.throughput import measure_flops
-from lightning.pytorch.callbacks import TQDMProgressBar
-from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_vfl import AsyncVFL, SplitVFL, VerticalBatch
-from lightning_vfl.aggregators import Concat, Mean
+from lightning_vfl import SplitVFL
+from lightning_vfl.aggregators import Concat
 from lightning_vfl.callbacks import SparseProgressBar
 from lightning_vfl.errors import ConfigurationError
 from tests.subjects import Blobs, split, trainer
@@ -53,28 +51,6 @@ def test_the_loader_has_the_records_as_its_dataset():
         loader.dataset[3]
 
 
-@without_validation
-def test_a_plain_loader_is_refused_in_one_line(tmp_path):
-    module = split(party_shapes=[(3,), (3,), (2,)], num_classes=3)
-    loader = DataLoader(TensorDataset(torch.zeros(4, 8), torch.zeros(4).long()), batch_size=2)
-    with pytest.raises(ConfigurationError, match=r"must be a VerticalBatch .+; got list; give the trainer a Vertical"):
-        trainer(tmp_path).fit(module, loader)
-
-
-@without_validation
-def test_a_plain_loader_of_vertical_batches_trains(tmp_path):
-    records = ready().records("train")
-
-    def collate(positions):
-        ids = torch.tensor(positions)
-        return VerticalBatch(records.rows(ids), records.labels[ids], ids)
-
-    loader = DataLoader(range(54), batch_size=9, collate_fn=collate)
-    module, t = split(party_shapes=[(3,), (3,), (2,)], num_classes=3), trainer(tmp_path)
-    t.fit(module, loader)
-    assert t.global_step == 12
-
-
 class Recorded(SparseProgressBar):
     """Records the loss that the bar shows."""
 
@@ -112,12 +88,6 @@ def test_overfit_batches_trains_on_the_same_batches_in_every_epoch(tmp_path, few
     assert seen[0] == first[0][: len(seen[0])]
 
 
-def test_overfit_batches_is_refused_where_time_goes_on(tmp_path):
-    module = AsyncVFL(Mean(), width=5, seed=0)
-    with pytest.raises(ConfigurationError, match="overfit_batches needs the same batches in every epoch"):
-        trainer(tmp_path, overfit_batches=2).fit(module, Blobs(batch_size=9))
-
-
 def test_the_bar_shows_the_mean_loss_of_the_epoch_so_far(tmp_path):
     bar = Recorded(every=2)
     module = split()
@@ -135,9 +105,3 @@ def test_the_bar_shows_the_mean_loss_of_the_epoch_so_far(tmp_path):
     assert list(dict.fromkeys(bar.shown)) == pytest.approx(means)
     assert bar.shown[-1] == pytest.approx(float(t.callback_metrics["train/loss_epoch"]))
     assert float(t.callback_metrics["train/loss"]) == losses[0].item()  # what loggers are given has not changed
-
-
-def test_lightnings_own_bar_shows_it_too(tmp_path):
-    t = trainer(tmp_path, callbacks=[TQDMProgressBar(refresh_rate=3)], enable_progress_bar=True, max_epochs=1)
-    t.fit(split(), Blobs(batch_size=9))
-    assert t.progress_bar_metrics["train/loss"] == pytest.approx(float(t.callback_metrics["train/loss_epoch"]))

@@ -41,13 +41,6 @@ def test_a_frozen_layer_may_be_shared_and_stays_as_it_is(tmp_path):
     assert torch.equal(layer.weight, before)
 
 
-def test_one_network_for_all_parties_is_refused(tmp_path):
-    network = nn.Linear(4, 5)
-    module = split(Mean(), bottom=lambda shape, width: network, party_shapes=[[4], [4]], num_classes=3)
-    with pytest.raises(ConfigurationError, match="party 0 and party 1 have one parameter together, weight"):
-        module.configure_model()
-
-
 def test_a_layer_of_a_party_and_the_server_is_refused(tmp_path):
     layer = nn.Linear(5, 5)
     module = split(

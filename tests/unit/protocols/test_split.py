@@ -136,29 +136,6 @@ def test_dropout_is_a_function_of_round_and_process(monkeypatch):
     assert len({*drawn(0), *drawn(1)}) == 6
 
 
-def test_gradients_are_clipped_for_each_owner_apart(tmp_path):
-    module = SplitVFL(Mean(), party_shapes=[(2,), (2,)], num_classes=3, optimizer=partial(torch.optim.SGD, lr=1.0))
-    module.configure_model()
-    module.trainer = trainer(tmp_path)
-    for scale, owner in enumerate(module.owners(), start=1):
-        for parameter in owner.parameters():
-            parameter.grad = torch.full_like(parameter, float(scale))
-    module.configure_gradient_clipping(None, 0.5, "norm")
-    for owner in module.owners():
-        norm = torch.stack([p.grad.norm() for p in owner.parameters()]).norm()
-        assert float(norm) == pytest.approx(0.5, rel=1e-4)
-    module.configure_gradient_clipping(None, 0.01, "value")
-    assert max(float(p.grad.abs().max()) for p in module.parameters()) <= 0.01 + 1e-9
-
-
-def test_clipping_through_the_trainer(tmp_path):
-    module, _ = fitted(tmp_path, Blobs(batch_size=10), gradient_clip_val=1e-8, max_epochs=1)
-    start = split()
-    start.hparams["party_shapes"], start.hparams["num_classes"] = module.hparams["party_shapes"], 3
-    start.configure_model()
-    assert module.books.rounds["fit"] == 6
-
-
 def test_bytes_are_rows_times_width_times_four(tmp_path):
     module, t = fitted(tmp_path, Blobs(batch_size=10), split(Concat()))
     assert module.books.meter.total("up").tolist() == [2 * 54 * 5 * 4] * 3
@@ -179,23 +156,6 @@ def test_evaluation_through_the_protocol_has_the_same_values_and_is_metered_apar
     assert results["protocol"][1].total("up", "test embeddings").tolist() == [18 * 5 * 4] * 3
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"accumulate_grad_batches": 2}, "raise batch_size"),
-        ({"strategy": "fsdp", "accelerator": "cpu"}, "use strategy: auto or ddp"),
-    ],
-)
-def test_what_cannot_be_right_is_refused_before_training(tmp_path, settings, message):
-    try:
-        t = trainer(tmp_path, **settings)
-    except ValueError as error:  # Lightning's own refusal, on machines without GPU
-        assert "fsdp" in str(error).lower()  # noqa: PT017
-        return
-    with pytest.raises(ConfigurationError, match=message):
-        t.fit(split(), datamodule=Blobs(batch_size=10))
-
-
 def test_no_shapes_and_no_datamodule_names_the_fix(tmp_path):
     with pytest.raises(ConfigurationError, match="give the trainer a datamodule"):
         trainer(tmp_path).fit(split(), train_dataloaders=[1], val_dataloaders=[1])
@@ -205,13 +165,6 @@ def test_other_data_than_the_model_was_built_for(tmp_path):
     module, _ = fitted(tmp_path, Blobs(batch_size=10))
     with pytest.raises(ConfigurationError, match="use the partitioner that it was trained with"):
         trainer(tmp_path).test(module, datamodule=Blobs(ContiguousColumns(2)), verbose=False)
-
-
-def test_a_second_fit_goes_on(tmp_path):
-    data = Blobs(batch_size=10)
-    module, _ = fitted(tmp_path, data)
-    trainer(tmp_path, max_epochs=1).fit(module, datamodule=data)
-    assert module.books.rounds["fit"] == 3 * 6
 
 
 @pytest.mark.parametrize(
@@ -272,13 +225,6 @@ def test_a_round_that_nobody_takes_part_in_passes(tmp_path):
     _, t = fitted(tmp_path, Unheld(batch_size=10), module, max_steps=2, limit_val_batches=0)
     assert t.global_step == 2
     assert module.books.meter.total("up").tolist() == [0, 0, 0]
-
-
-def test_accumulation_by_a_callback_is_refused_too(tmp_path):
-    from lightning.pytorch.callbacks import GradientAccumulationScheduler
-
-    with pytest.raises(ConfigurationError, match="raise batch_size"):
-        fitted(tmp_path, Blobs(batch_size=10), callbacks=[GradientAccumulationScheduler({0: 1, 1: 3})])
 
 
 def test_classes_that_are_not_the_datas_are_refused(tmp_path):
