@@ -10,8 +10,6 @@ from lightning_vfl.callbacks import SparseProgressBar
 from lightning_vfl.errors import ConfigurationError
 from tests.subjects import Blobs, split, trainer
 
-without_validation = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no")
-
 
 def ready(batch_size=9):
     data = Blobs(batch_size=batch_size)

@@ -246,7 +246,6 @@ REFUSED_BEFORE_TRAINING = {
     "no owner": ({"guest_epochs": 3, "replay_epochs": 1}, {"max_epochs": 4}, "max_epochs must be at least 5"),
     "limit": ({"limit_bytes": 100.0}, {}, "more than limit_bytes = 100"),
     "patience": ({}, {"callbacks": [EarlyStopping("val/accuracy")]}, "DuringPhase"),
-    "accumulation": ({}, {"accumulate_grad_batches": 2}, "raise batch_size"),
 }
 
 

@@ -136,26 +136,6 @@ def test_a_message_is_literally_the_guests_last_whatever_records_it_was_of():
     assert rows[1, 1, :2].tolist() == first[0][1].tolist()  # not in the later batches
 
 
-def test_of_a_record_the_latest_stands_in():
-    replay = buffers()
-    first, second = message(0, 2), message(1, 2)
-    replay.write(torch.tensor([0, 1]), first, *EVERYBODY)
-    lost = EVERYBODY[0].clone()
-    lost[0, 1] = False
-    replay.write(torch.tensor([1, 2]), second, lost, EVERYBODY[1])
-    rows = read_all(replay)
-    assert rows[1, 1].tolist() == [*first[0][1].tolist(), *second[1][0].tolist()]
-    assert rows[1, 2].tolist() == [0.0, 0.0, *second[1][1].tolist()]
-
-
-def test_zeros_before_the_first_message():
-    replay = buffers()
-    assert replay.read(torch.tensor([5, 0])).tolist() == [[[0.0] * 3] * 2]
-    known, everything = replay.known(torch.tensor([5, 0]))
-    assert not known.any()
-    assert not everything
-
-
 ALIKE = {
     "nobody fails": EVERYBODY,
     "a guest is down": (torch.tensor([[False] * HOSTS, [True] * HOSTS]), EVERYBODY[1]),
