@@ -48,14 +48,6 @@ def test_batched_equals_looped_in_value_and_gradient(name):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", FACTORIES)
-def test_gradients_are_right_in_float64(name):
-    _, banked, _ = both(FACTORIES[name])
-    banked.double()
-    features = tuple(torch.rand(2, *S, dtype=torch.float64, requires_grad=True) + 0.1 for _ in range(3))
-    assert torch.autograd.gradcheck(lambda *x: banked(x), features)
-
-
 @pytest.mark.parametrize("make", [partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1), torch.optim.Adam])
 @pytest.mark.parametrize("name", ["MLP", "PolynomialNetwork"])
 def test_one_optimiser_over_the_bank_is_one_optimiser_a_party(name, make):

@@ -1,13 +1,9 @@
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
 
-from lightning_vfl import SplitVFL
-from lightning_vfl.aggregators import Mean
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.networks import PartyBank, ResNet18
+from lightning_vfl.networks import ResNet18
 from lightning_vfl.networks.flops import work_of
 
 # Table 1 of the paper, 18 layers: outputs and stride of the convolutions of every block, then of its projection
@@ -92,41 +88,10 @@ def test_a_block_adds_its_input():
     assert torch.equal(x, expected)
 
 
-def test_the_input_is_left_alone():
-    x = torch.randn(2, 3, 8, 8)
-    before = x.clone()
-    ResNet18((3, 8, 8), 3, base=1)(x)
-    assert torch.equal(x, before)
-
-
 def test_an_output_activation_bounds_the_embedding():
     network = ResNet18((1, 4, 4), 3, base=2, output_activation=nn.Tanh)
     assert network(1e6 * torch.randn(5, 1, 4, 4)).abs().max() <= 1
     assert isinstance(network.layers[-1], nn.Tanh)
-
-
-def test_it_learns():
-    """Which of four quadrants is bright."""
-    torch.manual_seed(0)
-    y = torch.arange(32) % 4
-    x = torch.randn(32, 1, 8, 8) * 0.3
-    for image, quadrant in zip(x, y.tolist(), strict=True):
-        image[0, 4 * (quadrant // 2) :, 4 * (quadrant % 2) :][:4, :4] += 1
-    network = ResNet18((1, 8, 8), 4, base=4)
-    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-    for _ in range(12):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(network(x), y).backward()
-        optimizer.step()
-    assert (network(x).argmax(1) == y).float().mean() > 0.9
-
-
-def test_it_is_a_bottom_of_a_protocol():
-    """Quadrants of 3 x 16 x 16, and every bottom is run by itself."""
-    module = SplitVFL(Mean(), bottom=partial(ResNet18, base=2), width=6, party_shapes=[(3, 16, 16)] * 4, num_classes=10)
-    module.configure_model()
-    assert PartyBank(list(module.bottoms.parties), batch_from=2).groups == ()
-    assert module(tuple(torch.zeros(5, 3, 16, 16) for _ in range(4))).shape == (5, 10)
 
 
 @pytest.mark.parametrize(
