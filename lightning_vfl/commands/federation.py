@@ -49,7 +49,7 @@ class ServeCommand(Command):
         charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
         identity = load(seat.key, charter.server.certificate)
         events = None if given.events is None else Path(given.events)
-        _serve(cli, charter, identity, False, events, local=False, relay=given.relay, metrics=seat.metrics)
+        _serve(cli, charter, identity, seat, False, events, local=False, relay=given.relay)
         return 0
 
 
@@ -123,7 +123,8 @@ class FederateCommand(Command):
         def server() -> None:
             _move(cli, folder / "server", quiet=False)
             with one_line():
-                _serve(cli, charter, _made("server", folder), given.inject, events, local=True)
+                seat = SeatFile(folder / "keys" / "server.key")
+                _serve(cli, charter, _made("server", folder), seat, given.inject, events, local=True)
 
         def party(name: str) -> None:
             _move(cli, folder / name, quiet=True)
@@ -171,11 +172,11 @@ def _serve(
     cli: CLI,
     charter: Charter,
     identity: Identity,
+    seat: SeatFile,
     injected: bool,
     events: Path | None,
     local: bool,
     relay: str | None = None,
-    metrics: str | None = None,
 ) -> None:
     from lightning_vfl.federation.run import Run
     from lightning_vfl.federation.session import serve
@@ -185,7 +186,7 @@ def _serve(
     _refuse_unwritable(cli, "server")
     cli.take_folder()
     way = _way(charter, identity, relay)
-    run = Run(charter, identity, way, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), metrics)
+    run = Run(charter, identity, seat, way, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local))
     serve(run, events)
 
 
@@ -228,8 +229,8 @@ def _take_part(
         cli.trainer.callbacks.append(budget)
     cli.take_folder()
     way = _way(charter, identity, relay, seat.proxy)
-    run = Run(charter, identity, way, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local), seat.metrics)
-    take_part(run, seat, name, new_ledger_after)
+    run = Run(charter, identity, seat, way, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local))
+    take_part(run, name, new_ledger_after)
 
 
 def _refuse_faults(cli: CLI, injected: bool) -> None:

@@ -101,7 +101,7 @@ class Planned(Attendance):
                 )
             return None if lacking else True
 
-        self.hub.wait(all_here)
+        self.hub.wait(all_here, leg=leg.kind)
         for party, request in here.items():
             if (wrong := self.form.misfit(request, leg)) is not None:
                 raise ConfigurationError(f"{self.form.agreed.party(party)} sent {wrong}; all must run the same recipe")
@@ -182,7 +182,7 @@ class Seen(Attendance):
             return who if closing[0] <= now else None
 
         while True:
-            who = self.hub.wait(closed, lambda: began + closing[0] if isfinite(closing[0]) else None)
+            who = self.hub.wait(closed, lambda: began + closing[0] if isfinite(closing[0]) else None, leg.kind)
             if who is not None:
                 self.accepted = here
                 return who

@@ -39,6 +39,13 @@ class Weights(StrEnum):
     SEEDED = "seeded"  # from the seed of the recipe: the server can compute every column
 
 
+class Log(StrEnum):
+    """What a process writes on standard error beside its text."""
+
+    TEXT = "text"  # nothing
+    JSON = "json"  # a line of JSON for each event
+
+
 class Consent(StrEnum):
     """The evaluation to which a party agrees if the aggregator hides embeddings."""
 
@@ -234,6 +241,7 @@ class SeatFile:
         proxy: ``http://host:port`` through which this party calls the server; ``env``: that of the environment, if it
             names one; None: directly, also if the environment has ``http_proxy``.
         metrics: ``host:port`` at which the process of this host shows its state; None: nowhere.
+        log: ``json``: events are lines of JSON too.
     """
 
     key: Path
@@ -244,6 +252,7 @@ class SeatFile:
     subtractable_records: int | None = None
     proxy: str | None = None
     metrics: str | None = None
+    log: Log = Log.TEXT
 
     @classmethod
     def read(cls, path: str | Path) -> "SeatFile":
@@ -328,7 +337,9 @@ def _seat(said: Any, path: Path) -> SeatFile:
         if ledger.suffix != ".jsonl":
             raise ConfigurationError(f"ledger must be the path of a file that ends in .jsonl; got {given['ledger']!r}")
     metrics = None if given.get("metrics") is None else _address(given["metrics"], "metrics")
-    return SeatFile(_path(given["key"], folder, "key"), least, budget, evaluate, ledger, most, proxy, metrics)
+    events = Log(_choice(given.get("log", Log.TEXT), Log, "log"))
+    key = _path(given["key"], folder, "key")
+    return SeatFile(key, least, budget, evaluate, ledger, most, proxy, metrics, events)
 
 
 def proxy_of_environment(host: str = "") -> str | None:

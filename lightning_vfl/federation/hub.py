@@ -129,6 +129,7 @@ class Hub:
         self.bytes_in = self.bytes_out = 0
         self._refused = [0] * parties  # requests of each party
         self._waits: float | None = None  # since when the server waits for requests (monotonic)
+        self.seconds: dict[str, float] = {}  # by leg, for which it has waited
 
     # ---- called by the transport
 
@@ -244,11 +245,19 @@ class Hub:
 
     # ---- called by the server
 
-    def wait(self, found: Callable[[], T | None], until: Callable[[], float | None] = lambda: None) -> T | None:
-        """What ``found`` gives, asked again after every change; None when ``until`` (monotonic) has passed."""
+    def wait(
+        self, found: Callable[[], T | None], until: Callable[[], float | None] = lambda: None, leg: str = ""
+    ) -> T | None:
+        """What ``found`` gives, asked again after every change; None when ``until`` (monotonic) has passed.
+
+        Args:
+            found: None: there is nothing yet.
+            until: when the wait ends.
+            leg: whose messages are awaited; its seconds are counted.
+        """
         waiting = LongWait(self._silent)
         with self.changed:
-            self._waits = monotonic()
+            self._waits = began = monotonic()
             try:
                 while True:
                     result = found()
@@ -262,6 +271,8 @@ class Hub:
                     self.changed.wait(min(left, 30.0, waiting.seconds))
             finally:
                 self._waits = None
+                if leg:
+                    self.seconds[leg] = self.seconds.get(leg, 0.0) + monotonic() - began
 
     def _silent(self) -> str:
         """The parties that have no request here, and whether they are connected."""

@@ -134,6 +134,7 @@ class Link:
         self.metrics: Mapping[str, float] = {}  # the server's latest
         self._calls = 0
         self.asked: float | None = None  # since when it waits for an answer (monotonic)
+        self.seconds: dict[str, float] = {}  # by what it has asked, for which it has waited
 
     def ask(
         self,
@@ -158,9 +159,10 @@ class Link:
                 f"a message of this party has more than the {allowed.frame} MiB that limits.frame of federation.yaml "
                 "allows; raise it on all hosts"
             )
-        self.asked = monotonic()
+        self.asked = began = monotonic()
         frame = self.transport.exchange(content, self._read)
         self.asked = None
+        self.seconds[say] = self.seconds.get(say, 0.0) + monotonic() - began
         standing = frame.header.get("standing")
         if standing is not None:
             at, called = At(*standing["at"]), frozenset(standing["called"])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_vfl.federation.charter import Charter, Weights
+from lightning_vfl.federation.charter import Charter, SeatFile, Weights
 from lightning_vfl.federation.identity import Identity
 from lightning_vfl.federation.link import Way
 from lightning_vfl.federation.versions import versions
@@ -25,6 +25,7 @@ class Run:
     Args:
         charter: the same in all processes.
         identity: of this host.
+        seat: its settings.
         way: to the other processes.
         trainer: Lightning's trainer of this process.
         model: the protocol.
@@ -34,11 +35,11 @@ class Run:
         injected: faults are played from the recipe.
         checkpoint: of this process; None: none.
         local: all processes are on this machine, so that each may load a whole data set.
-        metrics: ``host:port`` at which the process shows its state; None: nowhere.
     """
 
     charter: Charter
     identity: Identity
+    seat: SeatFile
     way: Way
     trainer: Any
     model: Any
@@ -48,7 +49,6 @@ class Run:
     injected: bool = False
     checkpoint: str | None = None
     local: bool = False
-    metrics: str | None = None
 
     @cached_property
     def rounds(self) -> int:

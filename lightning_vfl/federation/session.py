@@ -13,7 +13,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.at_party import AtParty
 from lightning_vfl.federation.at_server import AtServer
-from lightning_vfl.federation.charter import Charter, Consent, SeatFile
+from lightning_vfl.federation.charter import Charter, Consent
 from lightning_vfl.federation.decoupled_at_party import DecoupledAtParty
 from lightning_vfl.federation.decoupled_at_server import DecoupledAtServer
 from lightning_vfl.federation.events_at_party import EventsAtParty
@@ -29,7 +29,7 @@ from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.federation.run import Run
 from lightning_vfl.federation.versions import upgrade
-from lightning_vfl.federation.watch import State, Watch, counts
+from lightning_vfl.federation.watch import State, counts, watched
 from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
@@ -71,7 +71,6 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     hub.greet = greet
     kept = None if record is None else Record(record, names)
     port = run.way.port(hub)
-    watch = None
     started = time()
 
     def state() -> State:
@@ -85,44 +84,40 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         phase = "joining" if joining else "over" if hub.over else "running"
         waited = time() - started if joining else hub.waited()
         name = charter.server.name
-        return State(charter.federation, name, started, phase, waited, peers, **counts(run.model.books))
+        return State(charter.federation, name, started, phase, waited, peers, **counts(run.model, hub.seconds))
 
     try:
-        if run.metrics is not None:
-            watch = Watch(run.metrics, state)
-        told(f"{charter.federation}: waiting for {', '.join(names)} at {run.way.place}")
-        reception.await_all(charter.patience.join)
-        for line in reception.remarks(run.about()["versions"]):
-            told(line)
-        if kept is not None:
-            reception.came_back = kept.restored.__setitem__
-        if roll_call is not None:
-            run.use_fitted()
-            roll_call.finish(charter.patience.join)
-        place = _places(run.model)[0](hub, run.injected, charter.patience.reconnect, kept)
-        place.calls.joins = lambda: reception.joins
-        run.model.place = place
-        run.draw_secrets(None)
-        run.train()
-        _part(hub, f"{charter.federation} is over", run.way.last_words)
+        with watched(run.seat, state):
+            told(f"{charter.federation}: waiting for {', '.join(names)} at {run.way.place}")
+            reception.await_all(charter.patience.join)
+            for line in reception.remarks(run.about()["versions"]):
+                told(line)
+            if kept is not None:
+                reception.came_back = kept.restored.__setitem__
+            if roll_call is not None:
+                run.use_fitted()
+                roll_call.finish(charter.patience.join)
+            place = _places(run.model)[0](hub, run.injected, charter.patience.reconnect, kept)
+            place.calls.joins = lambda: reception.joins
+            run.model.place = place
+            run.draw_secrets(None)
+            run.train()
+            _part(hub, f"{charter.federation} is over", run.way.last_words)
     except BaseException as error:
         why = f"the server has ended: {error}" if str(error) else f"the server has ended ({type(error).__name__})"
         _part(hub, " ".join(why.split())[:500], run.way.last_words, _LATE if reception.waits_for_others else 0.0)
         raise
     finally:
         port.close()
-        if watch is not None:
-            watch.close()
         if kept is not None:
             kept.close()
 
 
-def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -> None:
+def take_part(run: Run, name: str, new_ledger_after: str = "") -> None:
     """Run the process of one party until the training is over.
 
     Args:
         run: of the party.
-        seat: its settings.
         name: of the party.
         new_ledger_after: the run of the privacy ledger that ends; "": the ledger of the seat goes on.
 
@@ -130,7 +125,7 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
         ConfigurationError: before training, for settings that do not work between processes, and if the server refuses
             this party.
     """
-    charter = run.charter
+    charter, seat = run.charter, run.seat
     refuse_unfederated(run, seat.evaluate == Consent.PLAIN)
     _warn_of_end(charter)
     party = charter.number(name)
@@ -138,56 +133,57 @@ def take_part(run: Run, seat: SeatFile, name: str, new_ledger_after: str = "") -
         _take_ledger(run, SeatLedger(seat.ledger, new_ledger_after))
     transport = run.way.transport(party)
     link = Link(transport, charter.agreed(run.model.active))
-    watch = None
     started = time()
 
     def state() -> State:
         waited = None if link.asked is None else monotonic() - link.asked
         phase = "running" if isinstance(run.model.place, AtParty) else "joining"
         server = {charter.server.name: transport.server(awaited=waited is not None)}
-        return State(charter.federation, name, started, phase, waited, server, **counts(run.model.books))
+        return State(charter.federation, name, started, phase, waited, server, **counts(run.model, link.seconds))
 
     try:
-        if run.metrics is not None:
-            watch = Watch(run.metrics, state)
-        names = tuple(one.name for one in charter.parties)
-        run.data.take_seat(Seat(party), names if run.data.own_files else None, run.model.active)
-        hello = {**run.about(), "recipe": dict(run.recipe), "rounds": run.rounds, "process": transport.process.hex()}
+        with watched(seat, state):
+            names = tuple(one.name for one in charter.parties)
+            run.data.take_seat(Seat(party), names if run.data.own_files else None, run.model.active)
+            hello = {
+                **run.about(),
+                "recipe": dict(run.recipe),
+                "rounds": run.rounds,
+                "process": transport.process.hex(),
+            }
 
-        def sign(public: bytes) -> bytes:
-            return run.identity.signer.sign(SIGNED, charter.digest, party, public)
+            def sign(public: bytes) -> bytes:
+                return run.identity.signer.sign(SIGNED, charter.digest, party, public)
 
-        def check(other: int, public: bytes, signature: bytes) -> None:
-            if not verified(
-                charter.parties[other].certificate.public, signature, SIGNED, charter.digest, other, public
-            ):
-                raise ConfigurationError(
-                    f"the key for sealed messages of party {charter.parties[other].name} is not signed by its "
-                    "certificate, so somebody has replaced it on the way; check who runs the server"
+            def check(other: int, public: bytes, signature: bytes) -> None:
+                if not verified(
+                    charter.parties[other].certificate.public, signature, SIGNED, charter.digest, other, public
+                ):
+                    raise ConfigurationError(
+                        f"the key for sealed messages of party {charter.parties[other].name} is not signed by its "
+                        "certificate, so somebody has replaced it on the way; check who runs the server"
+                    )
+
+            place = join(_places(run.model)[1], link, party, charter.digest, hello, run.injected, sign, check)
+            place.least_members = seat.least_members
+            if isinstance(place, RoundsAtParty):
+                place.sum_guard.limit = seat.subtractable_records
+            run.model.place = place
+            run.draw_secrets(party)
+            if run.data.own_files:
+                run.use_fitted()
+                align(
+                    place.link,
+                    run.data,
+                    charter.alignment,
+                    others=[m for m in range(len(names)) if m != party] if run.model.active == party else (),
+                    seals=place.seals,
+                    keep=Path(run.trainer.default_root_dir) / f"{charter.federation}.{name}.alignment",
+                    normalise=charter.normalise,
                 )
-
-        place = join(_places(run.model)[1], link, party, charter.digest, hello, run.injected, sign, check)
-        place.least_members = seat.least_members
-        if isinstance(place, RoundsAtParty):
-            place.sum_guard.limit = seat.subtractable_records
-        run.model.place = place
-        run.draw_secrets(party)
-        if run.data.own_files:
-            run.use_fitted()
-            align(
-                place.link,
-                run.data,
-                charter.alignment,
-                others=[m for m in range(len(names)) if m != party] if run.model.active == party else (),
-                seals=place.seals,
-                keep=Path(run.trainer.default_root_dir) / f"{charter.federation}.{name}.alignment",
-                normalise=charter.normalise,
-            )
-        run.train()
+            run.train()
     finally:
         transport.close()
-        if watch is not None:
-            watch.close()
 
 
 def _warn_of_end(charter: Charter) -> None:

@@ -1,19 +1,27 @@
 """What a process of a federation shows to those who watch it: who is there, since when, and what is awaited."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler
 from socket import AF_INET, AF_INET6
 from socketserver import ThreadingTCPServer
-from threading import Thread
+from threading import Event, Thread
+from time import monotonic
+from types import TracebackType
 from typing import Any, Self
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 from lightning_vfl.errors import ConfigurationError, printable
+from lightning_vfl.federation.charter import Log, SeatFile
+from lightning_vfl.federation.log import log
 
 _PREFIX = "lightning_vfl_federation"
+_LOOK = 1.0  # seconds between two looks of a journal
+_PROGRESS = 60.0  # seconds between its lines about the rounds
+_LONG = 20.0  # seconds of a wait that is logged
 _SECONDS = 5.0  # that ``status`` waits for a process
 _POLL = 0.1  # seconds after which ``close`` is noticed
 _MOST = 2**20  # bytes of a state that ``status`` reads
@@ -52,6 +60,9 @@ class State:
         rounds: by stage, those that have begun.
         given_up: rounds in which no network learnt.
         traffic: by leg, the bytes that all parties have sent and been sent, as the books count it.
+        seconds: for which it has waited: the server by leg, a party by what it has asked.
+        epsilon: the latest ε of the log; None: nothing is charged.
+        epsilon_left: of the budget; None: there is none.
     """
 
     federation: str
@@ -63,6 +74,9 @@ class State:
     rounds: Mapping[str, int] = field(default_factory=dict)
     given_up: int = 0
     traffic: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    epsilon: float | None = None
+    epsilon_left: float | None = None
 
     @classmethod
     def read(cls, content: bytes) -> Self:
@@ -94,6 +108,9 @@ class State:
             *family(f"{_PREFIX}_rounds_total", "counter", "stage", self.rounds),
             *family(f"{_PREFIX}_rounds_given_up_total", "counter", "", {"": self.given_up}),
             *family(f"{_PREFIX}_leg_bytes_total", "counter", "leg", self.traffic),
+            *family(f"{_PREFIX}_leg_seconds_total", "counter", "leg", self.seconds),
+            *_known(f"{_PREFIX}_epsilon", self.epsilon),
+            *_known(f"{_PREFIX}_epsilon_left", self.epsilon_left),
         ]
         return "\n".join(lines) + "\n"
 
@@ -113,10 +130,108 @@ def family(name: str, kind: str, label: str, samples: Mapping[str, float]) -> It
         yield f"{name}{braces} {number}"
 
 
-def counts(books: Any) -> dict[str, Any]:
-    """The counts of ``State`` from the books of a training."""
+def _known(name: str, value: float | None) -> Iterable[str]:
+    """The lines of a gauge; none if there is no value."""
+    return () if value is None else family(name, "gauge", "", {"": value})
+
+
+def counts(model: Any, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The counts of ``State``.
+
+    Args:
+        model: of the training.
+        seconds: by leg, those that the process has waited.
+    """
+    books, privacy = model.books, model.privacy
     legs = {leg: int(count.sum()) for leg, count in books.meter.state_dict().items()}
-    return {"rounds": dict(books.rounds), "given_up": books.given_up, "traffic": legs}
+    left = None if privacy.target is None else privacy.target - (privacy.shown or 0.0)
+    return {
+        "rounds": dict(books.rounds),
+        "given_up": books.given_up,
+        "traffic": legs,
+        "seconds": dict(seconds),
+        "epsilon": privacy.shown,
+        "epsilon_left": left,
+    }
+
+
+@contextmanager
+def watched(seat: SeatFile, state: Callable[[], State]) -> Iterator[None]:
+    """Show the state of this process and log its events, as its ``seat.yaml`` says, until the block ends.
+
+    Raises:
+        ConfigurationError: if the address of ``metrics`` cannot be listened at.
+    """
+    with ExitStack() as ends:
+        if seat.metrics is not None:
+            ends.callback(Watch(seat.metrics, state).close)
+        if seat.log is Log.JSON:
+            ends.enter_context(Journal(state))
+        yield
+
+
+class Journal:
+    """Logs the events of a process: what has changed in its state, which it looks at once a second.
+
+    Guarantee: a line has words of this file, counts, times and the names of ``federation.yaml``, because
+        it is made of ``State``.
+    Not guaranteed: a line for a connection that ends and comes back within a second; ``losses`` counts it.
+
+    Args:
+        state: is asked in a thread.
+    """
+
+    def __init__(self, state: Callable[[], State]) -> None:
+        self._state = state
+        self._seen = state()
+        self._over = Event()
+        self._thread = Thread(target=self._look, name="journal", daemon=True)
+
+    def __enter__(self) -> Self:
+        log("started", federation=self._seen.federation, name=self._seen.name, phase=self._seen.phase)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        self._note()
+        self._progress("ended", error=None if kind is None else kind.__name__)
+
+    def _look(self) -> None:
+        due = monotonic() + _PROGRESS
+        while not self._over.wait(_LOOK):
+            self._note()
+            if monotonic() >= due:
+                due += _PROGRESS
+                self._progress("progress")
+
+    def _note(self) -> None:
+        before, self._seen = self._seen, self._state()
+        for event, values in changes(before, self._seen):
+            log(event, **values)
+
+    def _progress(self, event: str, **more: str | None) -> None:
+        seen = self._seen
+        log(event, rounds=seen.rounds, given_up=seen.given_up, bytes=sum(seen.traffic.values()), **more)
+
+
+def changes(before: State, after: State) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events between two states of a process, each with its values."""
+    for name, peer in after.peers.items():
+        earlier = before.peers[name]
+        if peer.losses > earlier.losses:
+            yield "disconnected", {"peer": name, "losses": peer.losses}
+        if peer.connected and (not earlier.connected or peer.losses > earlier.losses):
+            yield "connected", {"peer": name}
+    if after.phase != before.phase:
+        yield "phase", {"phase": after.phase}
+    if after.given_up > before.given_up:
+        yield "rounds given up", {"count": after.given_up - before.given_up}
+    if (before.waited or 0.0) < _LONG <= (after.waited or 0.0):
+        yield "waiting", {"seconds": _LONG, "peers": [name for name, peer in after.peers.items() if peer.awaited]}
 
 
 class Watch:

@@ -14,11 +14,11 @@ from lightning_vfl.export.manifest import Kind, Protection
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile
 from lightning_vfl.federation.connections import calling, in_words, party_credentials
 from lightning_vfl.federation.identity import Identity, load
+from lightning_vfl.federation.log import log
 from lightning_vfl.privacy.events import GaussianEvent, restored
 from lightning_vfl.privacy.exact_normal import INSIDE, with_noise
 from lightning_vfl.serving.charges import Charges
 from lightning_vfl.serving.drift import Drift
-from lightning_vfl.serving.log import log
 from lightning_vfl.serving.masks import ConnectionKeys, codec_of
 from lightning_vfl.serving.messages import (
     METHOD,

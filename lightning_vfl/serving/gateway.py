@@ -13,8 +13,8 @@ from lightning_vfl.export.manifest import Kind
 from lightning_vfl.federation.charter import Charter, SeatFile
 from lightning_vfl.federation.connections import options, raise_descriptors, refuse_taken, renewable_credentials
 from lightning_vfl.federation.identity import load
+from lightning_vfl.federation.log import log
 from lightning_vfl.serving.drift import Drift
-from lightning_vfl.serving.log import log
 from lightning_vfl.serving.messages import METHOD, SERVICE, Ask, Embeddings, Hello, Keys, Withheld, read, written
 from lightning_vfl.serving.metrics import Metrics
 from lightning_vfl.serving.server_half import Joined, ServedServer
@@ -358,10 +358,10 @@ class Gateway:
             try:
                 message = read(content, self._charter.limits.frame_bytes)
             except MalformedFrame as error:
-                log("answer refused", party=party.name, reason=str(error))
+                log("answer refused", party=party.name, reason="it has another form than a message of a prediction")
                 await call.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             if isinstance(message, Withheld):
-                log("party withholds an answer", party=party.name, reason=message.why)
+                log("party withholds an answer", party=party.name)  # its reason may say anything; it is in its own log
                 party.answered(message.number, None)
             elif isinstance(message, Embeddings):
                 party.budget_left = message.budget_left

@@ -14,10 +14,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
+from lightning_vfl.federation.log import log
 from lightning_vfl.serving.batches import Batches, Full
 from lightning_vfl.serving.endpoint import said_of
 from lightning_vfl.serving.gateway import Gateway
-from lightning_vfl.serving.log import log
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,10 @@ from functools import partial
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter, SeatFile
+from lightning_vfl.federation.log import log
 from lightning_vfl.serving.batches import Batches
 from lightning_vfl.serving.endpoint import Endpoint, said_of
 from lightning_vfl.serving.gateway import Gateway
-from lightning_vfl.serving.log import log
 
 Read = Callable[[], tuple[Charter, SeatFile]]
 

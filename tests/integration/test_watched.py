@@ -1,5 +1,6 @@
 """Processes of a real federation, watched from their start to their end."""
 
+import json
 from contextlib import suppress
 from time import monotonic, sleep
 
@@ -36,7 +37,7 @@ def test_a_federation_is_watched_from_its_start_to_its_end(tmp_path):
     address = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     for name in address:
         seat = tmp_path / f"{name}.yaml"
-        seat.write_text(yaml.safe_dump({**yaml.safe_load(seat.read_text()), "metrics": address[name]}))
+        seat.write_text(yaml.safe_dump({**yaml.safe_load(seat.read_text()), "metrics": address[name], "log": "json"}))
     try:
         one.serve()
         one.party("party0")
@@ -53,14 +54,31 @@ def test_a_federation_is_watched_from_its_start_to_its_end(tmp_path):
         assert running.phase == "running"
         assert all(peer.connected and not peer.losses for peer in running.peers.values())
         assert running.traffic["up/embeddings"] > 0
-        assert until(address["party1"], lambda state: state.rounds.get("fit", 0) > 3).phase == "running"
+        assert running.seconds["embeddings"] > 0
+        seen = until(address["party1"], lambda state: state.rounds.get("fit", 0) > 3)
+        assert seen.phase == "running"
+        assert seen.seconds["tell"] > 0
         one.kill("party1")
         lost = until(address["scorer"], lambda state: state.peers["party1"].losses == 1)
         assert not lost.peers["party1"].connected
+        end = monotonic() + 30
+        while not any(line["event"] == "disconnected" for line in events(one, "scorer")) and monotonic() < end:
+            sleep(0.1)
+        logged = {name: [(line["event"], line.get("peer")) for line in events(one, name)] for name in address}
+        assert logged["scorer"][0] == ("started", None)
+        assert {("connected", name) for name in NAMES} | {("disconnected", "party1")} <= {*logged["scorer"]}
+        assert ("phase", None) in logged["scorer"]
+        assert ("connected", "scorer") in logged["party0"]
     finally:
         one.stop()
     with pytest.raises(ConfigurationError, match="nothing answers at"):
         ask(address["scorer"])
+
+
+def events(federation, name):
+    """The lines of JSON that a process has written; the last may be half a line."""
+    lines = [line for line in federation.log(name).splitlines(keepends=True) if line.startswith("{")]
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def awaited(state, name):

@@ -56,6 +56,7 @@ class PrivacyBooks:
         trained: (n,) bool, n ≤ N, the records that training has released.
         clear: hashes of the records that were sent in the clear.
         places: by stage, (n,) the positions in the account of the records of the stage.
+        shown: the latest figure of the log, for those who watch the process; None: there is none.
     """
 
     delta: float = 1e-5
@@ -68,6 +69,7 @@ class PrivacyBooks:
     trained: "NDArray[np.bool_]" = field(default_factory=lambda: np.zeros(0, bool))
     clear: "Hashes" = field(default_factory=lambda: np.zeros(0, np.int64))
     places: dict[str, Tensor] = field(default_factory=dict)
+    shown: float | None = None
     _known: dict[str, Any] | None = None  # the checkpoint's reference to its ledger
     _near: Path | None = None  # the file of the loaded checkpoint
     _resumed: bool = False  # whether the counts came from a checkpoint
@@ -233,7 +235,10 @@ class PrivacyBooks:
 
     def epsilon(self) -> float:
         """ε of the chosen unit, rounded up as ``rounded_up`` says, for the log; 0 without an accountant."""
-        return 0.0 if self.accountant is None else rounded_up(self.accountant.epsilon(self.delta, self.unit))
+        if self.accountant is None:
+            return 0.0
+        self.shown = rounded_up(self.accountant.epsilon(self.delta, self.unit))
+        return self.shown
 
     def figures(self) -> dict[str, float]:
         """ε by unit, as the accountant has it."""

@@ -7,7 +7,7 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.charter import Alignment, Budget, Charter, Consent, Patience, SeatFile
+from lightning_vfl.federation.charter import Alignment, Budget, Charter, Consent, Log, Patience, SeatFile
 from lightning_vfl.federation.identity import make_identity
 from tests.unit.federation.certificates import issued
 
@@ -262,6 +262,7 @@ def test_a_seat_is_read_as_written(tmp_path, monkeypatch):
     assert seat(tmp_path, "{key: k, proxy: 'http://proxy.example:3128'}").proxy == "http://proxy.example:3128"
     assert seat(tmp_path, "{key: k, proxy: env}").proxy == named
     assert seat(tmp_path, "{key: k, metrics: '127.0.0.1:9100'}").metrics == "127.0.0.1:9100"
+    assert seat(tmp_path, "{key: k, log: json}").log is Log.JSON
     assert seat(tmp_path, "key: /keys/bank.key").key.as_posix() == "/keys/bank.key"
     assert seat(tmp_path, "key: k") == SeatFile(
         tmp_path / "k", 1, None, Consent.PROTOCOL, tmp_path / "seat.privacy.jsonl"
@@ -287,6 +288,7 @@ def test_a_seat_is_read_as_written(tmp_path, monkeypatch):
             "{key: k, proxy: proxy.example}",
             "proxy must be http://host:port, such as http://proxy.example.org:3128; got",
         ),
+        ("{key: k, log: yes}", "log must be 'text' or 'json'; got True"),
         ("{key: k, evaluate: always}", "evaluate must be 'protocol' or 'plain'; got 'always'"),
     ],
 )

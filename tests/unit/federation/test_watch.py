@@ -3,8 +3,12 @@
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 from time import monotonic, sleep, time
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -15,10 +19,12 @@ from benchmarks.free_ports import free_ports
 from lightning_vfl.commands.light import answer
 from lightning_vfl.commands.status import lines
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.charter import Log, SeatFile
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub
 from lightning_vfl.federation.local import found
-from lightning_vfl.federation.watch import Peer, State, Watch, ask, counts
+from lightning_vfl.federation.watch import Peer, State, Watch, ask, changes, counts, watched
+from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.wire import Leg
@@ -39,6 +45,9 @@ STATE = State(
     {"fit": 1200},
     3,
     {"up/masked embeddings": 4096},
+    {"embeddings": 1.5},
+    2.5,
+    5.5,
 )
 
 
@@ -102,7 +111,11 @@ def test_metrics_are_the_numbers_of_the_state(watch):
         'rounds_total{stage="fit"}': 1200,
         "rounds_given_up_total": 3,
         'leg_bytes_total{leg="up/masked embeddings"}': 4096,
+        'leg_seconds_total{leg="embeddings"}': 1.5,
+        "epsilon": 2.5,
+        "epsilon_left": 5.5,
     }
+    assert "epsilon" not in replace(STATE, epsilon=None, epsilon_left=None).metrics()
 
 
 def test_an_address_of_ipv6_is_listened_at():
@@ -167,32 +180,88 @@ def leaves(shown):
     return [shown]
 
 
-def test_nothing_of_records_is_shown(watch):
-    """All that a party tells passes the hub, and none of its words and numbers is in what is shown."""
-    hub, training = Hub(2), books()
+def test_nothing_of_records_is_shown_or_logged(watch, capfd):
+    """All that a party tells passes the hub, and none of its words and numbers is in what is shown and logged."""
+    hub, model = Hub(2), SimpleNamespace(books=books(), privacy=PrivacyBooks(target=8.0, shown=2.5))
     hub.joined(0, b"process")
     values = torch.arange(4711.0, 4731.0)
     header = {"call": 0, "at": list(AT), "turn": 0, "say": "tell"}
-    with ThreadPoolExecutor(1) as pool:
+    names = ("bank", "shop")
+
+    def state():
+        peers = dict(zip(names, hub.peers(), strict=True))
+        return State("loans", "scorer", time(), "running", hub.waited(), peers, **counts(model, hub.seconds))
+
+    with ThreadPoolExecutor(1) as pool, watched(SeatFile(Path("key"), log=Log.JSON), state):
         call = pool.submit(hub.call, 0, pack(header, [values]))
-        until = monotonic() + 5
-        while hub.waiting(0) is None and monotonic() < until:
-            sleep(0.001)
+        hub.wait(lambda: hub.waiting(0), lambda: monotonic() + 5, "embeddings")
         with pytest.raises(ValueError, match="party 1"):
             hub.call(1, pack({**header, "say": SECRET}))
-        names = ("bank", "shop")
-        peers = dict(zip(names, hub.peers(), strict=True))
-        one = watch(lambda: State("loans", "scorer", time(), "running", hub.waited(), peers, **counts(training)))
+        hub.joined(1, b"process")
+        hub.left(0, b"process")
+        one = watch(state)
         health, metrics = read(one, "/health"), read(one, "/metrics")
         hub.end({"outcome": "over"})
-        call.result(5)
-    assert SECRET not in health + metrics
-    fields = {*State.__dataclass_fields__, *Peer.__dataclass_fields__}
-    words = {"loans", "scorer", *names, "running", "fit", "up/embeddings"}
-    shown = leaves(json.loads(health))
-    assert {leaf for leaf in shown if isinstance(leaf, str)} <= fields | words
-    assert not {*values.tolist()} & {leaf for leaf in shown if isinstance(leaf, float | int)}
-    assert counts(training) == {"rounds": {"fit": 7}, "given_up": 0, "traffic": {"up/embeddings": 4 * 30}}
+        with suppress(ValueError):
+            call.result(5)
+    logged = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
+    assert [line.pop("event") for line in logged] == ["started", "disconnected", "connected", "ended"]
+    assert all(datetime.fromisoformat(line.pop("time")) for line in logged)
+    assert SECRET not in health + metrics + str(logged)
+    fields = {*State.__dataclass_fields__, *Peer.__dataclass_fields__, "peer", "bytes", "error"}
+    words = {"loans", "scorer", *names, "running", "fit", "up/embeddings", "embeddings"}
+    for shown in ([json.loads(health)], logged):
+        found = [leaf for one in shown for leaf in leaves(one)]
+        assert {leaf for leaf in found if isinstance(leaf, str)} <= fields | words
+        assert not {*values.tolist()} & {leaf for leaf in found if isinstance(leaf, float | int)}
+    (waited,) = hub.seconds.values()
+    assert 0 <= waited < 5
+    assert counts(model, hub.seconds) == {
+        "rounds": {"fit": 7},
+        "given_up": 0,
+        "traffic": {"up/embeddings": 4 * 30},
+        "seconds": {"embeddings": waited},
+        "epsilon": 2.5,
+        "epsilon_left": 5.5,
+    }
+
+
+def test_the_events_of_a_log_are_what_has_changed():
+    def events(before, after):
+        return [(event, *values.values()) for event, values in changes(before, after)]
+
+    assert events(STATE, STATE) == []
+    quiet = replace(STATE, peers={"bank": Peer(1.0, True, False), "shop": Peer(None, False, True)}, waited=1.0)
+    later = {"bank": Peer(2.0, False, True, 1), "shop": Peer(2.0, True, False)}
+    assert events(quiet, replace(quiet, peers=later)) == [("disconnected", "bank", 1), ("connected", "shop")]
+    back = {"bank": Peer(3.0, True, False, 2), "shop": Peer(2.0, True, False)}  # two losses between two looks
+    assert events(quiet, replace(quiet, peers={**back, "shop": quiet.peers["shop"]})) == [
+        ("disconnected", "bank", 2),
+        ("connected", "bank"),
+    ]
+    assert events(quiet, replace(quiet, phase="over", given_up=5)) == [("phase", "over"), ("rounds given up", 2)]
+    assert events(quiet, replace(quiet, waited=19.0)) == []
+    assert events(replace(quiet, waited=19.0), replace(quiet, waited=21.0)) == [("waiting", 20.0, ["shop"])]
+    assert events(replace(quiet, waited=21.0), replace(quiet, waited=22.0)) == []
+    relayed = replace(quiet, peers={"scorer": Peer(None, None, True)})
+    assert events(relayed, relayed) == []
+
+
+def test_the_last_line_names_the_kind_of_an_error_and_not_its_words(capfd):
+    with pytest.raises(ConfigurationError), watched(SeatFile(Path("key"), log=Log.JSON), lambda: STATE):
+        raise ConfigurationError(SECRET)
+    *_, last = capfd.readouterr().err.splitlines()
+    assert SECRET not in last
+    ended = json.loads(last)
+    assert (ended["event"], ended["error"], ended["rounds"], ended["bytes"]) == (
+        *("ended", "ConfigurationError", {"fit": 1200}, 4096),
+    )
+
+
+def test_a_text_log_has_no_events(capfd):
+    with watched(SeatFile(Path("key")), lambda: STATE):
+        pass
+    assert capfd.readouterr().err == ""
 
 
 def test_the_lines_of_a_state():

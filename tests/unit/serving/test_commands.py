@@ -96,6 +96,9 @@ def test_a_seat_decides_about_its_protection(tmp_path):
             Subject(folder, protection).endpoint("bank", **settings)
 
 
+LOGGED = {"time", "event", "gateway", "http", "milliseconds", "model", "party", "protection", "reason", "status"}
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_processes_answer_without_torch_and_end_in_order(subject, tmp_path):
@@ -121,6 +124,7 @@ def test_processes_answer_without_torch_and_end_in_order(subject, tmp_path):
             assert "loaded\n" in printed
             events = [json.loads(line) for line in log.splitlines()]
             assert events[-1]["event"] == "stopped", name
+            assert {key for line in events for key in line} <= LOGGED
     finally:
         for process in started.values():
             process.kill()

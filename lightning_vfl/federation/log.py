@@ -2,10 +2,11 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 
-def log(event: str, **values: str | int | float | list[str] | None) -> None:
+def log(event: str, **values: str | int | float | list[str] | Mapping[str, float] | None) -> None:
     """Write a line.
 
     Args:
