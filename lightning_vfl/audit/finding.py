@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isnan
 
 from torch import Tensor
 
@@ -53,6 +54,11 @@ class Finding:
     unprotected: float | None = None
     allowed: float | None = None
     pictures: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def known_anyway(self) -> float:
+        """The success of an attacker that has seen no message."""
+        return self.chance if self.without is None or isnan(self.without) else max(self.chance, self.without)
 
 
 def label(attack: Attack, names: Sequence[str]) -> str:

@@ -107,10 +107,10 @@ def _finding(
     verdict = ""
     if claimed is not None:
         verdict = "within the accountant's ε" if score.success <= claimed else "ABOVE the accountant's ε"
-    known_anyway = score.chance if without is None or isnan(without) else max(score.chance, without)
-    p = None if score.p is None or isnan(score.success) else score.p(known_anyway + MARGIN)
     numbers = score.measure, score.success, score.low, score.high, score.chance, without, claimed
-    return Finding(attack, attacker, saw, *numbers, verdict, p=p)
+    finding = Finding(attack, attacker, saw, *numbers, verdict)
+    p = None if score.p is None or isnan(score.success) else score.p(finding.known_anyway + MARGIN)
+    return replace(finding, p=p)
 
 
 def _pictures(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> tuple[Tensor, Tensor] | None:

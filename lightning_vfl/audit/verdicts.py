@@ -24,8 +24,8 @@ def judged(findings: Sequence[Finding], twins: Twins | None = None) -> list[Find
     """The findings with verdicts; those that have a verdict already keep it.
 
     A finding is a leak if its p-value is at most 0.05 after the correction for all attacks of the report. Otherwise
-    its success is no more than without the protocol, if the same attack on an unprotected twin is a leak and the two
-    intervals are apart.
+    its success is no more than without the protocol, if it is at most 0.02 above what is known anyway, the same attack
+    on an unprotected twin is a leak, and the two intervals are apart.
 
     Args:
         findings: of one report.
@@ -54,6 +54,9 @@ def _verdict(finding: Finding, risk: float | None, twin: Finding | None) -> str:
         return LEAK
     if twin is None or isnan(twin.success):
         return f"{NOT_SHOWN}: no such attack on an unprotected twin; use lightning-vfl audit"
+    known_anyway = finding.known_anyway
+    if finding.success > known_anyway + MARGIN:
+        return f"{NOT_SHOWN}: it is above {known_anyway:.3f}, and too few records are scored to call this a leak"
     if twin.verdict != LEAK:
         return f"{NOT_SHOWN}: the attack reaches only {twin.success:.3f} without protection"
     if finding.high >= twin.low:

@@ -83,6 +83,13 @@ def test_small_leaks_are_found_by_enough_records() -> None:
         (area(0.4, 0.51), area(1e-9, 0.99), NO_MORE),
         (area(0.4, 0.51), area(0.3, 0.53), f"{NOT_SHOWN}: the attack reaches only 0.530 without protection"),
         (area(0.4, 0.51), area(1e-9, 0.56), f"{NOT_SHOWN}: the interval reaches 0.530, as without protection"),
+        (
+            area(0.4, 0.53),
+            area(1e-9, 0.99),
+            f"{NOT_SHOWN}: it is above 0.500, and too few records are scored to call this a leak",
+        ),
+        (replace(area(0.4, 0.53), without=0.52), area(1e-9, 0.99), NO_MORE),
+        (replace(area(0.4, 0.51), without=nan), area(1e-9, 0.99), NO_MORE),
         (area(0.4, 0.51), None, f"{NOT_SHOWN}: no such attack on an unprotected twin; use lightning-vfl audit"),
         (area(1e-9, 0.8), area(0.3, 0.53), LEAK),
         (area(None, nan), area(None, nan), "not measured"),
