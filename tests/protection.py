@@ -91,7 +91,12 @@ def _lines(page: str) -> list[str]:
 
 
 def number(page: str, section: str, row: str, column: str) -> str:
-    """A cell of a table, without its interval.
+    """A cell of a table, without its interval; raises as ``cell``."""
+    return cell(page, section, row, column).split(" (")[0]
+
+
+def cell(page: str, section: str, row: str, column: str) -> str:
+    """A cell of a table.
 
     Raises:
         ValueError: if there is no such section, row or column.
@@ -103,7 +108,7 @@ def number(page: str, section: str, row: str, column: str) -> str:
         if line.startswith("|") and not heads:
             heads = cells
         if cells[0] == row:
-            return cells[heads.index(column)].split(" (")[0]
+            return cells[heads.index(column)]
     raise ValueError(f"{page}, {section}: no row {row!r}")
 
 
