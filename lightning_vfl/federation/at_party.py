@@ -106,7 +106,7 @@ class AtParty(Place):
 
     def own_labels(self, module: Any, batch: VerticalBatch) -> Tensor | None:
         """The labels of the batch, if this party holds them and the round needs them."""
-        if module.roster.active != self.party or module.stage == Stage.PREDICT or module.halved:
+        if module.roster.active != self.party or module.stage == Stage.PREDICT or module.labels_stay:
             return None
         return labels_of(batch)
 
@@ -136,8 +136,8 @@ class AtParty(Place):
         return tuple(numbers)
 
     def has_last_half(self, module: Any) -> bool:
-        """Whether this party has the half of the top behind the cut, and with it the predictions."""
-        return bool(module.halved and module.roster.active == self.party)
+        """Whether this party has the top, or its half behind the cut, and with it the predictions."""
+        return bool(module.labels_stay and module.roster.active == self.party)
 
     def crossed(self, module: Any, message: Message, rows: int) -> Tensor:
         """(B, cut), what the server has sent over the cut of a top.
@@ -146,7 +146,7 @@ class AtParty(Place):
             ConfigurationError: for anything else.
         """
         pieces = message.pieces[:1] if message.kind == ACTIVATIONS else ()
-        (crossing,) = self.refuse_absurd("activations at the cut", pieces, [(rows, module.top.cut)], module)
+        (crossing,) = self.refuse_absurd("activations at the cut", pieces, [(rows, module.cut_width)], module)
         return crossing
 
     # ---- evaluation

@@ -70,7 +70,7 @@ class AtServer(Place):
         """Who takes part in a round, and what the form of their messages is."""
         plain = evaluation and not module.protected_evaluation
         labelled = None
-        if module.roster.active is not None and names.stage != Stage.PREDICT and not module.halved:
+        if module.roster.active is not None and names.stage != Stage.PREDICT and not module.labels_stay:
             labelled = (clear_leg(module, batch) if plain else turns_of(module, batch)[0]).kind
         clear = module.wire.traits.visible or plain
         form = Form(module, self.hub.agreed, joint_rows(batch).total, clear, names, labelled)
@@ -156,7 +156,7 @@ class AtServer(Place):
         for party in numbers(included):
             header: dict[str, Any] = {**self.calls.standing("go"), "final": True}
             told: Sequence[Tensor] = ()
-            if module.halved and party == module.roster.active:
+            if module.labels_stay and party == module.roster.active:
                 header["message"], told, _ = written(to_label_holder(module, output, names))
             elif predicts and self.tells_predictions:
                 told = self._predictions_for(module, party, output)
@@ -164,7 +164,7 @@ class AtServer(Place):
                 self.hub.post(party, Key(at, turn), header, told)
         done = RoundPlan(uploads.roll, included, uploads.sent, included, uploads.seconds, False)
         self.calls.end(at, set(numbers(included)), told_plan(done))
-        return nothing() if module.halved else output
+        return nothing() if module.labels_stay else output
 
     def _predictions_for(self, module: Any, party: int, output: Tensor) -> list[Tensor]:
         """The predictions that a party is told, and who took part in them; nothing of records that it does not hold."""
@@ -193,7 +193,7 @@ class AtServer(Place):
     def share_metrics(self, module: Any, split: str) -> None:
         """Tell the parties the metrics of an evaluation, which the label holder has told if it has the predictions."""
         at = at_of(module, RoundNames(module.seed, module.stage, 0), self.evaluated + self.calls.retries)
-        metrics = self._of_label_holder(module, at) if module.halved else metrics_of(module, split)
+        metrics = self._of_label_holder(module, at) if module.labels_stay else metrics_of(module, split)
         self.evaluated = 0
         self.calls.tell_metrics(at, metrics)
 

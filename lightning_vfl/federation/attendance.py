@@ -192,7 +192,7 @@ class Seen(Attendance):
         included = module.wire.takes_part(called, arrived, module.roster)
         filled = self.policy.plan(torch.ones_like(called), included)
         active = module.roster.active
-        needs_holder = self.form.labelled is not None or module.halved
+        needs_holder = self.form.labelled is not None or module.labels_stay
         unlabelled = needs_holder and active is not None and not bool(included[active])
         few = int(included.sum()) < self.needed  # so few cannot answer, and may not be asked to
         if filled is None or unlabelled or few or not bool(included.any()):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @final
 class DecoupledAtParty(AtParty):
-    """One guest's part of ``DecoupledVFL``.
+    """One guest's part of ``DecoupledVFL``, and that of the owner if this party has the labels.
 
     Args:
         link: the line to the server.
@@ -42,7 +42,11 @@ class DecoupledAtParty(AtParty):
         if module.phase == "owner":
             if not self._given and self._takes_part(module, at):
                 self._send_final(module, at, names)
-            return nothing_learnt(module)
+            if self.injected:
+                module.enter_owner_step(len(batch.record_ids))
+            if not module.scores_here:
+                return nothing_learnt(module)
+            return module.owner_step(batch, names) if self._given else Step(None)
         iteration = module.begin_iteration()
         is_there = bool(iteration.alive[self.party])
         if module.phase == "replay" or not is_there or not self._takes_part(module, at):
@@ -73,14 +77,21 @@ class DecoupledAtParty(AtParty):
         records = module.datamodule.records("train")
         like = next(module.bottoms.parameters())
         count = 0
+        encodings = []
         for turn, ids in enumerate(in_parts(records)):
             features = records.features_of(self.party, ids).to(like)
             with torch.no_grad(), evaluating(module):
                 embedding = module.bottoms.one(self.party, features)
             message = Message(EMBEDDINGS, "server", (self.party,), (embedding,), round=names)
-            if self.tell_server(module, message, len(ids), Key(at, turn)) is None:
+            answer = self.answer(module, self.tell_server(module, message, len(ids), Key(at, turn)))
+            if answer is None:
                 return
+            if module.scores_here:
+                encodings.append(self.crossed(module, answer, len(ids)).to(module.device))
             count += len(ids)
         self._given = True
         seconds = 0.0 if self.link.told is None else plan_of(self.link.told, module.roster.parties).seconds
-        module.enter_collected(count, seconds)
+        if module.scores_here:
+            module.take_encodings(encodings, seconds)
+        else:
+            module.enter_collected(count, seconds)

@@ -42,14 +42,16 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
     """
     model, trainer, data = run.model, run.trainer, run.data
     refuse_protocol(type(model))
-    if isinstance(model, AsyncVFL | DecoupledVFL):
-        _refuse_labels_at_party(model)
     if isinstance(model, AsyncVFL):
-        _refuse_workers(data)
+        _refuse_events(model, data)
     elif isinstance(model, SplitVFL):
         _refuse_subsets(model, run.injected)
     if model.halved:
-        _refuse_halves(trainer)
+        refuse_scaler(trainer, "gradients that cross the cut of a top cannot be scaled in two processes")
+    if model.labels_stay and any(getattr(callback, "at", None) == "parties" for callback in trainer.callbacks):
+        raise ConfigurationError(
+            "predictions.at: parties would tell all parties what the label holder alone predicts; leave it out"
+        )
     if run.charter.weights == Weights.SECRET:
         refuse_seeded(model.aggregator, getattr(model, "downlink", None))
     aggregator, kind = model.aggregator, type(model.aggregator).__name__
@@ -103,19 +105,6 @@ def _refuse_subsets(model: SplitVFL, injected: bool) -> None:
         )
 
 
-def _refuse_halves(trainer: Any) -> None:
-    """Refuse what a top in halves does not have between processes.
-
-    Raises:
-        ConfigurationError: with what to use instead.
-    """
-    refuse_scaler(trainer, "gradients that cross the cut of a top cannot be scaled in two processes")
-    if any(getattr(callback, "at", None) == "parties" for callback in trainer.callbacks):
-        raise ConfigurationError(
-            "predictions.at: parties would tell all parties what the label holder alone predicts; leave it out"
-        )
-
-
 def _refuse_partly_held(run: Run) -> None:
     """Refuse what needs to know, in the process of a party, which records other parties hold.
 
@@ -155,17 +144,13 @@ def refuse_seeded(*parts: Any) -> None:
         left += [(inner, name) for inner in settings.values()]
 
 
-def _refuse_labels_at_party(model: AsyncVFL | DecoupledVFL) -> None:
-    """Refuse a party that would have to send labels of records that it does not train on."""
+def _refuse_events(model: AsyncVFL, data: Any) -> None:
+    """Refuse settings that asynchronous events between processes do not have."""
     if model.active is not None:
         raise ConfigurationError(
-            f"{type(model).__name__} needs the labels at the server between processes, because party {model.active} "
-            "would have to send them for the batches of all others; leave out active, or use SplitVFL"
+            f"AsyncVFL needs the labels at the server between processes, because party {model.active} would have to "
+            "send them for the batches of all others; leave out active, or use SplitVFL"
         )
-
-
-def _refuse_workers(data: Any) -> None:
-    """Refuse workers that load the batches of asynchronous events before these are known."""
     if data.num_workers:
         raise ConfigurationError(
             f"AsyncVFL loads a batch between processes when its upload has come; use num_workers: 0, not "

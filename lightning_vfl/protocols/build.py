@@ -356,6 +356,9 @@ def refuse_uncounted(aggregator: Aggregator, widths: tuple[int, ...], roll: Roll
         raise ConfigurationError(f"plain of {type(aggregator).__name__} uses the embeddings of {what} in it")
 
 
+LAST_HALF = "the active party's half of the top"
+
+
 def build_hosts(host: BottomFactory, inputs: int, width: int, hosts: int, keys: Keys) -> list[nn.Module]:
     """H networks of one kind, at the server; each maps the guests' concatenated embeddings to an encoding."""
 
@@ -375,6 +378,7 @@ def build_top(
     keys: Keys,
     widths: tuple[int, ...] = (),
     active: int | None = None,
+    who: str = "the top",
 ) -> nn.Module:
     """The top for an aggregate of this width; ``active``: the party that has it, None: the server.
 
@@ -384,7 +388,6 @@ def build_top(
     """
     offered = {"outputs": outputs, "widths": widths}
     wanted = {name: value for name, value in offered.items() if _leaves_open(top, name)}
-    who = "the top" if active is None else "the active party's half of the top"
     return build_for(active, "top", keys, (width,), partial(_above, top, who, width, outputs, wanted))
 
 
@@ -402,7 +405,7 @@ def build_halves(
             "(--model.active), or one top"
         )
     server = build_top(halves["server"], width, cut, keys, widths)
-    return HalvedTop(server, build_top(halves["active"], cut, outputs, keys, widths, active), cut)
+    return HalvedTop(server, build_top(halves["active"], cut, outputs, keys, widths, active, LAST_HALF), cut)
 
 
 def build_norm(norm: Callable[[int], nn.Module], width: int, keys: Keys) -> nn.Module:

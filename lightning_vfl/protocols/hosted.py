@@ -33,5 +33,7 @@ def keep_own(module: SplitModel, seat: Seat) -> None:
         module.top.active = Behind(f"party {active}")
     elif isinstance(module.top, HalvedTop) and seat.party == active:
         module.top.server = Elsewhere("the server")
-    elif seat.party is not None:
-        module.top = Elsewhere("the server")
+    else:
+        holder = active if module.labels_stay and not module.halved else None
+        if seat.party != holder:
+            module.top = Elsewhere("the server" if holder is None else f"party {holder}")

@@ -35,6 +35,7 @@ from lightning_vfl.objectives import Objective, objective_for
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.build import (
+    LAST_HALF,
     BottomFactory,
     Halves,
     TopFactory,
@@ -396,7 +397,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         if not isinstance(self._top, Mapping) or party != self.roster.active:
             return bottom
         outputs = self.objective.outputs(self.hparams["num_classes"])
-        half = build_top(self._top["active"], self.width, outputs, self.keys, self.embedding_widths, party)
+        half = build_top(self._top["active"], self.width, outputs, self.keys, self.embedding_widths, party, LAST_HALF)
         return nn.ModuleList([bottom, half])
 
     def requests_made(self) -> int:
@@ -451,12 +452,23 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     @property
     def scores_here(self) -> bool:
         """Whether this process has the outputs: that of the server, or of the party behind the cut of a top."""
-        return self.place is None or self.place.seat.party == (self.roster.active if self.halved else None)
+        return self.place is None or self.place.seat.party == (self.roster.active if self.labels_stay else None)
 
     @property
     def labels_here(self) -> bool:
         """Whether this process scores and knows all labels: a party with the labels sends those of each batch."""
-        return self.scores_here and (self.place is None or self.halved or self.roster.active is None)
+        return self.scores_here and (self.place is None or self.labels_stay or self.roster.active is None)
+
+    @property
+    def labels_stay(self) -> bool:
+        """Whether the party with the labels computes losses and predictions itself, so that no label is sent."""
+        return self.halved
+
+    @property
+    def cut_width(self) -> int:
+        """How many numbers of a record the server sends to that party."""
+        width: int = self.top.cut  # type: ignore[assignment]  # of a top in halves
+        return width
 
     def listener(self, ids: Tensor, at: int | None = None) -> Hear | None:
         """The function to call with each message about records ``ids`` (B,); None: nobody listens.
@@ -576,7 +588,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
             active = self.roster.active
             self.top = build_halves(self._top, self.top_width(), self.width, outputs, self.keys, widths, active)
         else:
-            self.top = build_top(self._top, self.top_width(), outputs, self.keys, widths)
+            holder = self.active if self.labels_stay else None
+            self.top = build_top(self._top, self.top_width(), outputs, self.keys, widths, holder)
         note_outputs(self.hparams, self._top, outputs)
         self._refuse_other_width()
         self.books.begin(self.roster.parties)

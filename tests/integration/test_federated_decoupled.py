@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lightning_vfl.federation.charter import Weights
+from tests.integration.federations import Federation
 from tests.integration.kills import NAMES, differing, included, kill_and_resume_server
 from tests.integration.test_federated_kept import alone, told
 
@@ -99,4 +100,71 @@ def test_all_that_resume_are_those_that_were_not_interrupted(federation, tmp_pat
     weights, expected = one.states(), whole.states()
     assert weights.keys() == expected.keys()
     assert [name for name in weights if not torch.equal(weights[name], expected[name])] == []
+    assert differing(one) == []
+
+
+# ---- the labels at a party, which is the owner
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """The recipe of a shop and of a bank, which has the labels too."""
+    folder = tmp_path_factory.mktemp("tables")
+    numbers = torch.rand(600, 6, generator=torch.Generator().manual_seed(0)).numpy()
+    for name, columns in (("shop", [0, 1, 2]), ("bank", [3, 4, 5])):
+        table = pd.DataFrame(numbers[:, columns], columns=[f"x{c}" for c in columns])
+        table.insert(0, "id", [f"c{i}" for i in range(600)])
+        if name == "bank":
+            table["y"] = (numbers.sum(1) > 3).astype(int)
+        table.to_csv(folder / f"{name}.csv", index=False)
+    words = ("--config", "data/csv_tables", *DVFL, "--data.data_dir", str(folder), "--data.label_party", "bank")
+    words += ("--data.tables", "{shop: shop.csv, bank: bank.csv}", "--data.label_column", "y", "--model.active", "1")
+    return (*words, "--model.top.activation", "torch.nn.Dropout")
+
+
+def no_labels_leave():
+    """In the process of a party: end it if it sends labels."""
+    from lightning_vfl.federation.link import Link
+
+    ask = Link.ask
+
+    def watched(self, key, say, header=None, tensors=(), bits=None):
+        assert "labels" not in (header or {})
+        assert all(tensor.is_floating_point() for tensor in tensors) or say != "tell"
+        return ask(self, key, say, header, tensors, bits)
+
+    Link.ask = watched
+
+
+@pytest.mark.parametrize("weights", [str(one) for one in Weights])
+def test_no_label_leaves_a_party_that_is_the_owner(tmp_path, tables, weights):
+    one = Federation(tmp_path, ("shop", "bank"), (*tables, "--trainer.max_epochs", "12"), weights=weights)
+    one.before = dict.fromkeys(one.names, no_labels_leave)
+    one.everybody()
+    assert set(one.wait().values()) == {0}, one.log("bank")
+    states = torch.load(one.checkpoint("bank"), weights_only=True)
+    assert any(name.startswith("top.") for name in states["state_dict"])
+    assert states["callbacks"]["ExperimentRecord"]["points"]["val/accuracy"][-1][1] > 0.7
+    assert differing(one) == []
+
+
+def test_all_end_with_one_line_if_the_owner_is_lost(tmp_path, tables):
+    one = Federation(tmp_path, ("shop", "bank"), (*tables, "--trainer.max_epochs", "500"))
+    one.everybody()
+    one.await_round(150)
+    one.kill("bank")
+    assert one.wait(60) == {"scorer": 1, "shop": 1}
+    for name in ("scorer", "shop"):
+        assert "party bank, which has the labels, is lost, and nobody else learns" in one.log(name)
+        assert "Traceback" not in one.log(name)
+
+
+def test_all_wait_for_the_owner_that_is_lost_before_it_begins(tmp_path, tables):
+    one = Federation(tmp_path, ("shop", "bank"), (*tables, "--trainer.max_epochs", "8"))
+    one.everybody()
+    one.await_round(20)
+    one.kill("bank")
+    one.party("bank", "--ckpt_path", "last")
+    assert one.wait() == dict.fromkeys(("scorer", "shop", "bank"), 0), one.log("scorer")
+    assert max(included(one, "bank")) == max(included(one, "shop"))
     assert differing(one) == []

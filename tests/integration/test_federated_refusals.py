@@ -47,7 +47,6 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
     [
         (f"{FEDERATE} --config protocol/vafl --model.active 0", "AsyncVFL needs the labels at the server between"),
         (f"{FEDERATE} --config protocol/vafl --data.num_workers 1", "use num_workers: 0, not 1"),
-        (f"{FEDERATE} --config protocol/dvfl --model.active 0", "DecoupledVFL needs the labels at the server between"),
         (
             f"{FEDERATE} --config protocol/cvfl",
             "CascadeVFL does not support parties on hosts (federate); it needs labels at several parties",

@@ -1,11 +1,10 @@
 """The owner's records: their encodings by the hosts, which are collected once, and the traffic of the collection."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.types import RecordSource
@@ -22,38 +21,12 @@ def in_parts(data: RecordSource) -> tuple[Tensor, ...]:
     return torch.split(common, _ROWS)
 
 
-@torch.no_grad()
-def collect(
-    module: VFLModule,
-    embed: Callable[[Tensor], Features],
-    encode: Callable[[Features], Tensor],
-    tell: Callable[[Tensor, Features, Tensor], None] | None,
-    data: RecordSource,
-) -> tuple[Tensor, Tensor]:
-    """The hosts' encodings of all records that every guest holds; guests and hosts no longer change.
-
-    Args:
-        module: the protocol.
-        embed: the guests' embeddings (B, D_m) of some records.
-        encode: the hosts' encodings (B, H W_h) of embeddings.
-        tell: called with ids, embeddings and encodings of some records; None: nobody listens.
-        data: the records.
-
-    Returns:
-        encodings (n, H W_h), and (N,) int64, the row of each record in the encodings (-1: the record has no row).
-    """
-    parts = in_parts(data)
-    encodings = []
-    with evaluating(module):
-        for ids in parts:
-            embeddings = embed(ids)
-            encodings.append(encode(embeddings))
-            if tell is not None:
-                tell(ids, embeddings, encodings[-1])
-    common = torch.cat(parts)
-    place = torch.full((len(data),), -1)
+def places_in(parts: Sequence[Tensor], records: int) -> Tensor:
+    """(N,) int64, the row of each record in the encodings of parts of them; -1: the record has no row."""
+    common = torch.cat(list(parts))
+    place = torch.full((records,), -1)
     place[common] = torch.arange(len(common))
-    return torch.cat(encodings), place.to(module.device)
+    return place
 
 
 def mean_and_scale(encodings: Tensor) -> tuple[Tensor, Tensor]:

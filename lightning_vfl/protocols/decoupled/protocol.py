@@ -1,6 +1,6 @@
 """DecoupledVFL: guests and hosts learn by local objectives, the owner learns after them; no gradient is sent (DVFL)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, final
@@ -14,8 +14,9 @@ from lightning_vfl.local_objectives import LocalObjective, Reconstruction
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.mlp import MLP
+from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts
+from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts, build_top
 from lightning_vfl.protocols.decoupled.checks import (
     hold_plateaus,
     refuse_early_stopping,
@@ -27,10 +28,11 @@ from lightning_vfl.protocols.decoupled.checks import (
 )
 from lightning_vfl.protocols.decoupled.collection import (
     Features,
-    collect,
     embeddings_leg,
     enter_collection,
+    in_parts,
     mean_and_scale,
+    places_in,
 )
 from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
@@ -46,6 +48,7 @@ from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
+from lightning_vfl.streams import seed_torch
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch
 from lightning_vfl.wire import Leg
@@ -99,7 +102,8 @@ class DecoupledVFL(VFLModule):
     Not guaranteed: staleness by delay: a late message is written in its own iteration, and only its time is counted.
         Privacy of embeddings, which hosts receive in the clear. Several processes (refused).
 
-    In a federation of processes, that of the server has all hosts and the owner. An iteration of ``representation`` is
+    In a federation of processes, that of the server has all hosts; the owner is there too, or is the party with the
+    labels (``active``), whose labels then never leave it. An iteration of ``representation`` is
     over when every guest that is connected has sent its embeddings, or has said that it has learnt; the owner's phase
     waits for the final embeddings of all guests. An embedding that is sent once counts for each of the H hosts.
 
@@ -207,8 +211,24 @@ class DecoupledVFL(VFLModule):
 
     @property
     def seeds_networks(self) -> bool:
-        """Guests and hosts that draw in a forward pass are seeded one by one."""
-        return self.phase == "owner"
+        """Guests, hosts and the owner are seeded one by one, each by its own secret if there is one."""
+        return False
+
+    # ---- where it runs
+
+    @property
+    def hosts_here(self) -> bool:
+        """Whether this process has the hosts: the server's, and that of a simulation."""
+        return self.owner is None
+
+    @property
+    def labels_stay(self) -> bool:
+        """The owner is the party with the labels, if there is one; hosts send it their encodings."""
+        return self.active is not None
+
+    @property
+    def cut_width(self) -> int:
+        return self.top_width()
 
     # ---- phases
 
@@ -240,17 +260,33 @@ class DecoupledVFL(VFLModule):
         self.roster = replace(self.roster, hosts=self.host_count)
         shapes = [tuple(shape) for shape in self.hparams["party_shapes"]]
         joined = sum(self.embedding_widths)
-        guests, inputs = list(self.bottoms.parties), [(joined,)] * self.host_count
+        guests = list(self.bottoms.parties)
         hosts = build_hosts(self._host, joined, self.host_width, self.host_count, self.keys)
-        everyone = range(self.roster.parties)
-        widths = self.embedding_widths
-        self._guests = Learners("guests", guests, self.guest_objective, shapes, widths, everyone, self.keys)
+        self._guests = Learners(
+            "guests",
+            guests,
+            self.guest_objective,
+            shapes,
+            self.embedding_widths,
+            range(self.roster.parties),
+            self.keys,
+        )
+        self._hosts = Learners(
+            "hosts",
+            hosts,
+            self.host_objective,
+            [(joined,)] * self.host_count,
+            [self.host_width] * self.host_count,
+            [None] * self.host_count,
+            self.keys,
+        )
         self.bottoms = self.costs.bottoms = self._guests.bank
-        at_server, widths = [None] * self.host_count, (self.host_width,) * self.host_count
-        self._hosts = Learners("hosts", hosts, self.host_objective, inputs, widths, at_server, self.keys)
         self.hosts = self._hosts.bank
-        self.guest_partners, self.host_partners = self._guests.partners, self._hosts.partners
-        self._guest_flops, self._host_flops = self._guests.flops(), float(self._hosts.flops()[0])
+        self.guest_partners = self._guests.partners
+        self.host_partners = self._hosts.partners
+        self._guest_flops = self._guests.flops()
+        self._host_flops = float(self._hosts.flops()[0])
+        self._owner_flops = sum(work_of(self.top, (self.top_width(),), input_gradient=False))
         if self.place is not None:
             self._keep_own(self.place.seat.party)
         self.encoding_mean: Tensor
@@ -273,7 +309,12 @@ class DecoupledVFL(VFLModule):
 
     def initial_networks(self, party: int) -> nn.Module:
         bottom = super().initial_networks(party)
-        return nn.ModuleList([bottom, self._guests.partner_of(party, bottom)])
+        networks = [bottom, self._guests.partner_of(party, bottom)]
+        if party == self.active:
+            outputs = self.objective.outputs(self.hparams["num_classes"])
+            top: Any = self._top  # not in halves, which are refused
+            networks.append(build_top(top, self.top_width(), outputs, self.keys, self.embedding_widths, party))
+        return nn.ModuleList(networks)
 
     def top_width(self) -> int:
         return self.host_count * self.host_width
@@ -289,13 +330,10 @@ class DecoupledVFL(VFLModule):
         self.counts.settings = settings
         super().on_fit_start()
         refuse_register(self.register_kind, self.datamodule.records("train"))
-        if not self.scores_here:
+        if not self.hosts_here:
             return
         self._guest_seconds = self._guest_flops / self.clock.speeds(self.roster.parties)
         self._host_seconds = self._host_flops / self.clock.server_speed
-        self._owner_seconds = (
-            sum(work_of(self.top, (self.top_width(),), input_gradient=False)) / self.clock.server_speed
-        )
         tables = self.host_count if self.faults.tell_hosts_apart else 1
         self.replay.refuse_above_limit(tables)
         buffers, encodings = tables * self.replay.table_bytes, self.replay.records * self.top_width() * 4
@@ -328,7 +366,7 @@ class DecoupledVFL(VFLModule):
 
     @property
     def memory(self) -> HostMemory | None:
-        return self._host_memory if self.scores_here else None
+        return self._host_memory if self.hosts_here else None
 
     @property
     def replay(self) -> ReplayBuffers:
@@ -354,7 +392,12 @@ class DecoupledVFL(VFLModule):
             return self.place.step(self, batch, names)
         if self.phase == "owner":
             skipped = self.replayed is not None and self.replayed.plan(names.round, 1).skipped
-            return Step(None) if skipped else self.owner_step(batch)
+            if skipped:
+                return Step(None)
+            if self._encodings is None:
+                self._collect()
+            self.enter_owner_step(len(batch.record_ids))
+            return self.owner_step(batch, names)
         iteration = self.begin_iteration()
         if self.replayed is not None:
             iteration = iteration._replace(alive=self.replayed.plan(names.round, 1).roll.included)
@@ -451,60 +494,75 @@ class DecoupledVFL(VFLModule):
         self.books.meter.add(leg, alive)
         return leg
 
-    def owner_step(self, batch: VerticalBatch) -> Step:
+    def owner_step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """The owner's step on the collected encodings."""
-        encodings, place = self._encodings or self.collect_encodings(self._embed)
-        self.clock.advance(len(batch.record_ids) * self._owner_seconds)
+        if self._encodings is None:
+            raise RuntimeError("the owner has no encodings yet; collect them first")
+        encodings, place = self._encodings
+        key = self.keys.get(self.active if self.labels_stay else None, self.seed)
+        seed_torch(self.device, key, "networks", names.stage, names.round, self.global_rank)
         loss = self.rank_loss(self.head(encodings.index_select(0, place[batch.record_ids])), batch)
         return Step(loss, notes={"train/owner_loss": loss.detach()})
 
+    def enter_owner_step(self, rows: int) -> None:
+        """Count the simulated time of the owner's step on so many records."""
+        self.clock.advance(rows * (self._owner_flops / self.clock.server_speed))
+
     # ---- the owner's records
 
-    @property
-    def has_collected(self) -> bool:
-        """Whether this process has the hosts' encodings of the owner's records."""
-        return self._encodings is not None
-
-    def _embed(self, ids: Tensor) -> Features:
-        """The guests' embeddings (B, D_m) of training records."""
+    def _collect(self) -> None:
+        """Collect the hosts' encodings of the owner's records, in one process."""
+        records = self.datamodule.records("train")
         like = next(self.bottoms.parameters())
-        embeddings: Features = self.bottoms(tuple(x.to(like) for x in self.datamodule.records("train").rows(ids)))
-        return embeddings
-
-    def collect_encodings(
-        self, embed: Callable[[Tensor], Features], seconds: float | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The owner's encodings; their traffic is counted once. ``standardise`` stores their mean and scale.
-
-        Args:
-            embed: the guests' embeddings (B, D_m) of some training records.
-            seconds: that they have really taken; None: time is simulated.
-        """
         tell = None
         if not self.counts.collected:
             names = RoundNames(self.seed, Stage.FIT, self.counts.iterations)
             tell = partial(tell_of_collection, self, self.host_count, names)
-        found = collect(self, embed, self._encode, tell, self.datamodule.records("train"))
-        encodings, place = self._encodings = found
+        encodings = []
+        for ids in in_parts(records):
+            with torch.no_grad(), evaluating(self):
+                h = self.bottoms(tuple(x.to(like) for x in records.rows(ids)))
+            encodings.append(self.encodings_of(h))
+            if tell is not None:
+                tell(ids, h, encodings[-1])
+        self.take_encodings(encodings)
+
+    def encodings_of(self, h: Features) -> Tensor:
+        """(B, H W_h), the hosts' encodings of the guests' embeddings of some of the owner's records."""
+        with torch.no_grad(), evaluating(self):
+            return self._encode(h, Roll.everyone(self.roster.parties), None)
+
+    def take_encodings(self, parts: Sequence[Tensor], seconds: float | None = None) -> None:
+        """Keep the encodings of the owner's records, which come in parts; ``standardise`` stores mean and scale.
+
+        ``seconds``: that their collection has really taken; None: time is simulated.
+        """
+        records = self.datamodule.records("train")
+        encodings = torch.cat(list(parts))
+        self._encodings = encodings, places_in(in_parts(records), len(records)).to(self.device)
         if self.standardise:
             mean, scale = mean_and_scale(encodings)
             self.encoding_mean.copy_(mean)
             self.encoding_scale.copy_(scale)
         self.enter_collected(len(encodings), seconds)
-        return encodings, place
 
     def enter_collected(self, records: int, seconds: float | None) -> None:
         """Count once the traffic of the final embeddings and encodings of so many records; ``seconds`` as above."""
         if not self.counts.collected:
             enter_collection(self, self.counts, records, self.host_count, self.host_width, seconds)
 
-    def _encode(self, h: Features, roll: Roll | None = None, present: Tensor | None = None) -> Tensor:
+    def _encode(self, h: Features, roll: Roll, present: Tensor | None) -> Tensor:
         """(B, H W_h), the hosts' encodings; the embedding of a record that a guest does not hold is zero."""
-        joined = self.joined(h, roll or Roll.everyone(self.roster.parties), present)
-        return torch.cat(self.hosts((joined,) * self.host_count), dim=1)
+        return torch.cat(self.hosts((self.joined(h, roll, present),) * self.host_count), dim=1)
 
     def output_of(self, h: Any, roll: Roll, present: Tensor | None, columns: Tensor | None = None) -> Tensor:
-        return self.head(self._encode(h, roll, present))
+        """The owner's output; at hosts without the owner, their encodings."""
+        encodings = self._encode(h, roll, present)
+        return self.head(encodings) if self.scores_here else encodings
+
+    def behind_cut(self, crossing: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
+        """The owner's output for encodings of hosts in another process."""
+        return self.head(crossing)
 
     def head(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The owner's output for encodings (B, H W_h)."""
@@ -524,11 +582,12 @@ class DecoupledVFL(VFLModule):
         return self.counts.iterations
 
     def owners(self) -> Iterator[nn.Module]:
-        """Each guest's networks, each host's, and the owner's."""
-        for bank, beside in ((self.bottoms, self.guest_partners), (self.hosts, self.host_partners)):
-            for pair in zip(bank.parties, beside.parties, strict=True):
-                yield nn.ModuleList(pair)
-        yield self.top
+        """Each guest's networks, each host's, and the owner's, which may be a guest too."""
+        for guest, pair in enumerate(zip(self.bottoms.parties, self.guest_partners.parties, strict=True)):
+            yield nn.ModuleList([*pair, self.top] if guest == self.active else pair)
+        for pair in zip(self.hosts.parties, self.host_partners.parties, strict=True):
+            yield nn.ModuleList(pair)
+        yield self.top if self.active is None else nn.ModuleList()
 
     def parts(self) -> dict[str, str]:
         return (
