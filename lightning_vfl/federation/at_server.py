@@ -99,8 +99,9 @@ class AtServer(Place):
                 end = server_end(module.sides.server, policy, view, ())
                 next(end)
                 for message in uploads.messages:
-                    pieces = tuple(piece.repeat(copies, 1) for piece in message.pieces)
-                    end.send(message if copies == 1 else replace(message, pieces=pieces))
+                    if copies > 1:  # pieces of masked messages have no rows
+                        message = replace(message, pieces=tuple(piece.repeat(copies, 1) for piece in message.pieces))
+                    end.send(message)
                 aggregate = finish(end)
             module.enter_sum(names.stage, uploads.roll.included_parties, batch)
             return aggregate
