@@ -238,6 +238,13 @@ class VerticalDataModule(SeatedDataModule, ABC):
             )
         return tuple(found)
 
+    def label_statistics(self) -> tuple[str, ...]:
+        """What the preparation of a record takes from the LABELS of training records; a downlink does not protect it.
+
+        Each entry says what it is, and after a semicolon what to change.
+        """
+        return ()
+
     # ---- Lightning
 
     @_restricted_classmethod

@@ -1,7 +1,7 @@
 """Fit the encoders of all columns of joined tables to the training records."""
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.errors import ConfigurationError
 
@@ -26,6 +26,7 @@ def fit_tables(
     unseen: Unseen,
     ranges: bool,
     modal: Mapping[str, ModalSetting],
+    counts: "Callable[..., NDArray[Any]] | None",
 ) -> tuple[dict[str, tuple[ColumnEncoder, ...]], list[TableRow]]:
     """Party -> the encoders of its columns, and what is told about them.
 
@@ -37,6 +38,7 @@ def fit_tables(
         unseen: what these do with a category that no training row has.
         ranges: whether to keep the ends of numbers and dates, which tell of new tables.
         modal: party -> its column of pictures or text, for parties that have one.
+        counts: counts the labels of training rows, see ``Preprocess.fit``.
 
     Raises:
         ConfigurationError: for columns that no party has, parties without training records, and values that cannot be
@@ -59,7 +61,7 @@ def fit_tables(
         elif preprocess is None:
             own = fit_encoders(tables, trained, categorical, unseen)
         else:
-            own, rows = preprocess.fit(tables, trained, ranges)
+            own, rows = preprocess.fit(tables, trained, ranges, counts)
             told += rows
         encoders.update(dict.fromkeys(group, own))
     return {party: encoders[party] for party in joined.tables}, told

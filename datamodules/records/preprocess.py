@@ -1,7 +1,8 @@
 """The setting ``preprocess``: which steps make numbers of each column of each party."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -15,6 +16,7 @@ from .party_tables import listed
 from .step_chain import Chain, LeftOut, fit_chain, reads_text
 from .step_settings import AUTO, Steps, read_steps
 from .steps_table import TableRow
+from .weight_of_evidence import WeightOfEvidence
 from .written_numbers import DECIMALS
 
 if TYPE_CHECKING:
@@ -99,6 +101,16 @@ class Preprocess:
         own = {**self.everywhere, **self.columns.get(party, {})}
         return [name for name, steps in own.items() if any(_of_texts(step) for step in steps or ())]
 
+    @property
+    def counted(self) -> list[tuple[str, str]]:
+        """The parties and columns whose steps need counts of the labels."""
+        return [
+            (party, name)
+            for party, own in self.columns.items()
+            for name, steps in own.items()
+            if any(isinstance(step, WeightOfEvidence) for step in steps or ())
+        ]
+
     def check_columns(self, tables: "Mapping[str, PartyTable]") -> None:
         """Accept tables that have all columns with steps.
 
@@ -114,7 +126,11 @@ class Preprocess:
                     )
 
     def fit(
-        self, tables: "Mapping[str, PartyTable]", trained: "Mapping[str, NDArray[Any]]", ranges: bool = False
+        self,
+        tables: "Mapping[str, PartyTable]",
+        trained: "Mapping[str, NDArray[Any]]",
+        ranges: bool = False,
+        counts: "Callable[..., NDArray[Any]] | None" = None,
     ) -> tuple[tuple[ColumnEncoder, ...], list[TableRow]]:
         """The encoders of the columns of a group of tables, and what is told about them.
 
@@ -122,6 +138,8 @@ class Preprocess:
             tables: party -> its table; all have the same columns in the same order.
             trained: party -> (N,) bool, which rows are training records.
             ranges: whether to keep the ends of numbers and dates.
+            counts: counts the labels of training rows, for parties, a column, bins and their number; None: there are
+                no labels here.
 
         Raises:
             ConfigurationError: for steps that differ between tables of the group, and cells that a step cannot use.
@@ -143,7 +161,8 @@ class Preprocess:
                 encoders.append(LeftOut(name))
                 what = note or "left out"
             else:
-                chain = fit_chain(steps, values, party, ranges)
+                of_column = None if counts is None else partial(counts, tuple(tables), name)
+                chain = fit_chain(steps, values, party, ranges, of_column)
                 encoders.append(chain)
                 what = f"{chain.describe()}{'; ' if note else ''}{note}"
             rows.append(TableRow(party, name, kind, float(values.isna().mean()), what))

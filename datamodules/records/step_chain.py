@@ -11,13 +11,17 @@ from .column_encoder import ColumnEncoder
 from .column_steps import NumberStep, Reader, Step, TextFill, fields_of
 from .date_steps import DateParts
 from .number_steps import Fill, Log, Quantile, ReadBooleans, ReadNumbers, refuse_cells
+from .weight_of_evidence import WeightOfEvidence
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from .weight_of_evidence import Counts
+
 STEPS: tuple[type[Step], ...] = (
-    Fill, FillText, ReadNumbers, ReadBooleans, OneHotCategories, OrdinalCategories, DateParts, Log, Quantile
+    Fill, FillText, ReadNumbers, ReadBooleans, OneHotCategories, OrdinalCategories, DateParts, Log, Quantile,
+    WeightOfEvidence
 )  # fmt: skip
 
 
@@ -123,7 +127,13 @@ def reads_text(reader: Reader) -> bool:
     return not isinstance(reader, ReadBooleans)
 
 
-def fit_chain(steps: Sequence[Step], column: "pd.Series[Any]", party: str, ranges: bool = False) -> Chain:
+def fit_chain(
+    steps: Sequence[Step],
+    column: "pd.Series[Any]",
+    party: str,
+    ranges: bool = False,
+    counts: "Counts | None" = None,
+) -> Chain:
     """The chain of these steps, each fitted to what the steps before it make of the training rows of the column.
 
     Args:
@@ -131,9 +141,10 @@ def fit_chain(steps: Sequence[Step], column: "pd.Series[Any]", party: str, range
         column: the training rows.
         party: the name of the party, for errors.
         ranges: whether to keep the ends of numbers and dates.
+        counts: counts the labels of the training rows by bins; None: the labels are not here.
 
     Raises:
-        ConfigurationError: for cells that a step cannot use.
+        ConfigurationError: for cells that a step cannot use, and for steps that need labels which are not here.
     """
     filling: TextFill | None = None
     reader: Reader = ReadNumbers()
@@ -146,6 +157,9 @@ def fit_chain(steps: Sequence[Step], column: "pd.Series[Any]", party: str, range
         elif isinstance(step, Reader):
             reader = step.fit(column, party)
             numbers = reader.read(column, party)
+        elif isinstance(step, WeightOfEvidence) and counts is not None:
+            after.append(step.fit_to(numbers, str(column.name), party, counts))
+            numbers = after[-1].apply(numbers)
         elif isinstance(step, NumberStep):
             after.append(step.fit(numbers, str(column.name), party))
             numbers = after[-1].apply(numbers)

@@ -32,6 +32,7 @@ from ..records.number_files import refuse_stored
 from ..records.party_tables import by_party, csv_forms
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
+from ..records.weight_of_evidence import PUBLIC
 from ..split import check_shares
 from .prepared_tables import PreparedTables
 from .seated_tables import SeatedTables
@@ -83,6 +84,9 @@ class CSVTables(VerticalDataModule):
             the label party. Tables of a group need the same columns, in any order: the order of the first is used.
         public_categories: declare public what is taken from the training records: categories, and with ``preprocess``
             imputation values and quantiles; see ``private_statistics``.
+        label_counts: what other parties than ``label_party`` are given of the labels for the steps ``woe`` of their
+            columns: a number, which is ε of all these columns together: counts of labels with noise; ``public``: counts
+            in the clear. None: nothing, and such steps are refused.
         new_records: the tables hold records that the model was not trained on: all of them are tested.
         sample_weight: a column of the label party, which is then no feature: how much a training record counts in the
             loss, numbers from 0. They are divided by their mean over the training records. Metrics are not weighted.
@@ -148,6 +152,7 @@ class CSVTables(VerticalDataModule):
         split: RecordSplit | None = None,
         groups: Sequence[Sequence[str]] = (),
         public_categories: bool = False,
+        label_counts: Literal["public"] | float | None = None,
         new_records: bool = False,
         sample_weight: str | None = None,
         work_dir: str | Path | None = None,
@@ -191,6 +196,8 @@ class CSVTables(VerticalDataModule):
                     f"pictures and texts of party '{party}' need a table that is a party of its own; leave "
                     "partitioner and groups out"
                 )
+        self.label_counts = label_counts
+        self._check_counted(label_party, label_column, task)
         self.label_party = label_party
         self.label_column = label_column
         self.id_columns = by_party("id_column", id_column, {**tables, label_party: ""}, "id")
@@ -277,6 +284,10 @@ class CSVTables(VerticalDataModule):
         )
         return (*found, told) if what else found
 
+    def label_statistics(self) -> tuple[str, ...]:
+        columns = [f"{party}.{name}" for party, name in (self.steps.counted if self.steps is not None else ())]
+        return (f"woe of {', '.join(columns)}; use another step",) if columns else ()
+
     def use(self, fitted: Fitted | None) -> None:
         if fitted is not None and "encoders" in fitted.own:
             trained = {state["kind"] for states in fitted.own["encoders"].values() for state in states}
@@ -334,6 +345,23 @@ class CSVTables(VerticalDataModule):
                 self._keep(name, features.store.records(self._prepared.rows_of(name), *about))
 
     # ---- inside
+
+    def _check_counted(self, label_party: str, label_column: str | list[str], task: str) -> None:
+        """Accept steps that need counts of the labels, if these are classes and may be counted for the parties."""
+        release = self.label_counts
+        if release is not None and release != PUBLIC and (isinstance(release, str) or not 0 < release < float("inf")):
+            raise ConfigurationError(f"label_counts must be an ε above 0, or public; got {release}")
+        counted = [] if self.steps is None else self.steps.counted
+        others = [f"'{name}' of party '{party}'" for party, name in counted if party != label_party]
+        if counted and (task != "classification" or not isinstance(label_column, str)):
+            raise ConfigurationError("woe takes one label of two classes; use another step")
+        if others and release is None:
+            raise ConfigurationError(
+                f"woe of column {others[0]} needs counts of the labels, which '{label_party}' has; give label_counts: "
+                "an ε such as 1.0 (counts with noise), or public (counts in the clear)"
+            )
+        if not others and release is not None:
+            raise ConfigurationError("label_counts is for steps woe of other parties, and there are none; leave it out")
 
     def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedTables:
         return SeatedTables(self, seat, self.party_names if party_names is None else party_names, self.labels_at)

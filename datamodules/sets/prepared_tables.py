@@ -1,6 +1,6 @@
 """Tables from their files to scaled features: of all parties in a simulation, of one in a federation."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from ..records.scaled_tables import FittedScaling, KnownScaling, scale_tables
 from ..records.steps_table import steps_table
 from ..records.table_form import TableForm, encode_tables, form_of
 from ..records.told_records import ALL, ToldRecords
+from ..records.weight_of_evidence import PUBLIC, LabelCounts
 from ..split import split_rows
 
 if TYPE_CHECKING:
@@ -195,7 +196,8 @@ class PreparedTables:
                 preprocess = replace(preprocess, columns=columns)
         ranges = self._normaliser.fitted  # else nothing is to be taken from the records
         about = (preprocess, categorical, data.unseen, ranges, data.modal)
-        encoders, table = fit_tables(joined, self.rows["train"], *about)
+        counts = None if self._unlabelled else self._counts_for
+        encoders, table = fit_tables(joined, self.rows["train"], *about, counts)
         if table:
             data.say(f"preprocessing, fitted to training records\n{steps_table(table)}")
         return {party: located(own, data.folders.get(party, Path())) for party, own in encoders.items()}
@@ -261,6 +263,42 @@ class PreparedTables:
         if self._told is not None and isinstance(normaliser, Given) and isinstance(normaliser.low, Mapping):
             return OwnBounds(normaliser, "" if self._party is None else self._party[1])
         return normaliser
+
+    @cached_property
+    def _label_counts(self) -> LabelCounts:
+        """What parties are told of the labels, once: it outlasts ``forget``."""
+        data = self._data
+        others = [pair for pair in data.steps.counted if pair[0] != data.label_party]
+        if others and data.label_counts != PUBLIC:
+            if data.trainer is not None and data.trainer.world_size > 1:
+                raise ConfigurationError(
+                    "label_counts with an ε draws its noise in one process, and this training has "
+                    f"{data.trainer.world_size}; use one device"
+                )
+            data.say(
+                f"counts of labels for {len(others)} columns of other parties, with noise: ε = {data.label_counts:g} "
+                "of the label of a record, for all of them together"
+            )
+        elif others:
+            data.say(
+                f"counts of labels for {len(others)} columns of other parties, in the clear (label_counts: public)"
+            )
+        return LabelCounts(data.label_party, data.label_counts, len(others))
+
+    def _counts_for(
+        self, parties: Sequence[str], column: str, bins: "NDArray[np.int64]", number: int
+    ) -> "NDArray[np.int64]":
+        """(number,) how many training records of the second class are in each bin, as these parties are told."""
+        labels, classes = self.labels
+        if len(classes) != 2:
+            raise ConfigurationError(f"woe takes labels of two classes; got {len(classes)}; use another step")
+        trained = self.joined.trained(self.rows["train"])
+        by_party = []
+        for party in parties:
+            held = self.joined.held[party]
+            of_party = labels.numpy() if held is None else labels.numpy()[held]
+            by_party.append(of_party[trained[party]])
+        return self._label_counts.of("+".join(parties), column, np.concatenate(by_party), bins, number)
 
     def _divided(self) -> "Mapping[SplitName, NDArray[np.int64]]":
         data, joined = self._data, self.joined

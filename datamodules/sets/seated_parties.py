@@ -29,6 +29,13 @@ def check_parties(data: Any, seat: Seat, names: Sequence[str], labels_at: int | 
     for party in (seat.party, labels_at):
         if party is not None and not 0 <= party < len(names):
             raise ConfigurationError(f"there is no party {party} in the federation of {', '.join(names)}")
+    holder = None if labels_at is None else names[labels_at]
+    for party, column in data.steps.counted if data.steps is not None else ():
+        if party != holder:
+            raise ConfigurationError(
+                f"woe of column '{column}' of party '{party}' needs the labels, which another process has; use "
+                "another step in a federation"
+            )
     if unknown := [name for name in names if name not in data.tables]:
         raise ConfigurationError(
             f"party '{unknown[0]}' of the federation has no table; tables names {', '.join(data.tables)}"

@@ -151,6 +151,11 @@ class SplitVFL(VFLModule):
                 "sync_batchnorm)"
             )
         super().on_fit_start()
+        if self.downlink is not None and guard.protects_labels(self.downlink):
+            for found in getattr(self.datamodule, "label_statistics", tuple)():
+                raise ConfigurationError(
+                    f"{type(self.downlink).__name__} does not protect what features take from the labels: {found}"
+                )
         if self.downlink is not None and self.datamodule is not None and self.place is None:
             classes = self.hparams["num_classes"]
             guard.refuse_other_labels(self.downlink, self.datamodule.records("train"), self.seed, classes)
