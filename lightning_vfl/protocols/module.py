@@ -482,7 +482,8 @@ class VFLModule(MessageRounds):
             refuse_several_loaders(stage, batches)
 
     def _scored(self, scores: Scores, output: Tensor, batch: VerticalBatch) -> Tensor:
-        if not self.scores_here:
+        missed = self.place is not None and not len(output)  # by a party that has come back
+        if missed or not self.scores_here:
             return output
         if self.place is not None and self.place.labels is not None:
             batch = batch._replace(labels=self.place.labels)

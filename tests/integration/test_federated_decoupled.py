@@ -117,9 +117,12 @@ def tables(tmp_path_factory):
         if name == "bank":
             table["y"] = (numbers.sum(1) > 3).astype(int)
         table.to_csv(folder / f"{name}.csv", index=False)
-    words = ("--config", "data/csv_tables", *DVFL, "--data.data_dir", str(folder), "--data.label_party", "bank")
-    words += ("--data.tables", "{shop: shop.csv, bank: bank.csv}", "--data.label_column", "y", "--model.active", "1")
-    return (*words, "--model.top.activation", "torch.nn.Dropout")
+    words = ("--config", "data/csv_tables", "--data.data_dir", str(folder), "--data.label_party", "bank")
+    return (*words, "--data.tables", "{shop: shop.csv, bank: bank.csv}", "--data.label_column", "y")
+
+
+OWNER = (*DVFL, "--model.active", "1", "--model.top.activation", "torch.nn.Dropout")
+HALVES = ("--config", "protocol/u_shape", "--model.active", "1")
 
 
 def no_labels_leave():
@@ -138,7 +141,7 @@ def no_labels_leave():
 
 @pytest.mark.parametrize("weights", [str(one) for one in Weights])
 def test_no_label_leaves_a_party_that_is_the_owner(tmp_path, tables, weights):
-    one = Federation(tmp_path, ("shop", "bank"), (*tables, "--trainer.max_epochs", "12"), weights=weights)
+    one = Federation(tmp_path, ("shop", "bank"), (*tables, *OWNER, "--trainer.max_epochs", "12"), weights=weights)
     one.before = dict.fromkeys(one.names, no_labels_leave)
     one.everybody()
     assert set(one.wait().values()) == {0}, one.log("bank")
@@ -149,7 +152,7 @@ def test_no_label_leaves_a_party_that_is_the_owner(tmp_path, tables, weights):
 
 
 def test_all_end_with_one_line_if_the_owner_is_lost(tmp_path, tables):
-    one = Federation(tmp_path, ("shop", "bank"), (*tables, "--trainer.max_epochs", "500"))
+    one = Federation(tmp_path, ("shop", "bank"), (*tables, *OWNER, "--trainer.max_epochs", "500"))
     one.everybody()
     one.await_round(150)
     one.kill("bank")
@@ -159,12 +162,14 @@ def test_all_end_with_one_line_if_the_owner_is_lost(tmp_path, tables):
         assert "Traceback" not in one.log(name)
 
 
-def test_all_wait_for_the_owner_that_is_lost_before_it_begins(tmp_path, tables):
-    one = Federation(tmp_path, ("shop", "bank"), (*tables, "--trainer.max_epochs", "8"))
+@pytest.mark.parametrize("recipe", [OWNER, HALVES], ids=["owner of DVFL", "top in halves"])
+def test_all_wait_for_the_label_holder_that_is_lost_in_training(tmp_path, tables, recipe):
+    one = Federation(tmp_path, ("shop", "bank"), (*tables, *recipe, "--trainer.max_epochs", "8"))
     one.everybody()
     one.await_round(20)
     one.kill("bank")
+    time.sleep(0.3)
     one.party("bank", "--ckpt_path", "last")
-    assert one.wait() == dict.fromkeys(("scorer", "shop", "bank"), 0), one.log("scorer")
+    assert one.wait() == dict.fromkeys(("scorer", "shop", "bank"), 0), one.log("bank")
     assert max(included(one, "bank")) == max(included(one, "shop"))
     assert differing(one) == []
