@@ -125,7 +125,7 @@ def test_safety_is_said_where_the_same_attack_succeeds_on_an_unprotected_twin(fo
     assert found["LabelsByDirection"].verdict == "no more than without the protocol"
     assert found["LabelsByDirection"].unprotected > 0.95
     assert found["SingleUpload"].verdict == "no more than without the protocol"
-    assert found["MembershipByLoss"].verdict.startswith("NOT SHOWN: the attack reaches only 0.")
+    assert found["MembershipByLoss"].verdict.startswith("NOT SHOWN: ")
     assert found["LabelsByDirection"].success < found["LabelsByDirection"].allowed < 0.6
     assert type(done.model.aggregator).__name__ == "MaskedSum"
     assert done.model.downlink is not None

@@ -41,7 +41,7 @@ class Hosts:
     def __init__(self, folder, host="127.0.0.1"):
         from lightning_vfl.federation.connections import server_credentials
         from lightning_vfl.federation.grpc_server import Port
-        from lightning_vfl.federation.session import _by_certificate
+        from lightning_vfl.federation.over_grpc import OverGRPC
         from lightning_vfl.federation.versions import about
 
         self.folder = folder
@@ -54,10 +54,11 @@ class Hosts:
         self.address = f"{host}:{self.number}"
         self.write()
         charter = Charter.read(folder / "federation.yaml")
-        secret = server_credentials(load(*paths("scorer", folder)), charter)
+        own = load(*paths("scorer", folder))
+        secret = server_credentials(own, charter)
         self.told = {}
         tell = lambda: {**about(charter), **self.told}  # noqa: E731
-        self.port = Port(Hub(1), self.address, _by_certificate(charter), secret, about=tell)
+        self.port = Port(Hub(1), self.address, OverGRPC(charter, own)._holder, secret, about=tell)
 
     def write(self, address=None, **more):
         said = {

@@ -86,7 +86,7 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
         from lightning_vfl.federation.connections import SERVICE, options, party_credentials, server_credentials
         from lightning_vfl.federation.grpc_client import Dialled
         from lightning_vfl.federation.grpc_server import Port
-        from lightning_vfl.federation.session import _by_certificate
+        from lightning_vfl.federation.over_grpc import OverGRPC
 
         prepare()
         hub, met = Hub(2), []
@@ -97,7 +97,7 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
 
         hub.greet = greet
         own = load(*paths("scorer", tmp_path))
-        port = Port(hub, "127.0.0.1:0", _by_certificate(charter), server_credentials(own, charter))
+        port = Port(hub, "127.0.0.1:0", OverGRPC(charter, own)._holder, server_credentials(own, charter))
         address = f"127.0.0.1:{port.port}"
 
         def asks(credentials, server="scorer"):
