@@ -1,10 +1,10 @@
-"""Subsets of the parties between processes: parties send what they would send without them, with the same bits."""
+"""Rounds between processes, with subsets of the parties and with hidden uploads: the bits of the simulation."""
 
 import pytest
 import torch
 
 from lightning_vfl import SplitVFL
-from lightning_vfl.aggregators import Concat, Mean
+from lightning_vfl.aggregators import Concat, MaskedSum, Mean
 from lightning_vfl.protocols import DropParties, TaskSampling
 from tests.subjects import Blobs, same, trainer
 from tests.unit.federation.test_halves import PARTIES, InMemory
@@ -13,6 +13,7 @@ CASES = {
     "drop parties": (Mean(), DropParties(0.4)),
     "one subset of each size": (Concat(), TaskSampling()),
     "all subsets": (Mean(), TaskSampling("records", "all")),
+    "masked, without subsets": (MaskedSum(rekey_every=3), None),
 }
 SLOW = ("one subset of each size",)
 
