@@ -158,6 +158,8 @@ class Gateway:
     def renew(self, charter: Charter, seat: SeatFile) -> None:
         """Take the certificates of a charter and the key of a seat for connections to come; those that are open go on.
 
+        Not guaranteed: the end of an open connection of somebody who has an old key; start the gateway again for that.
+
         Raises:
             ConfigurationError: as for the constructor; nothing has changed then.
         """
