@@ -3,27 +3,26 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from lightning_vfl.audit import Attack, Attacker, Finding, Transcript
-from lightning_vfl.audit.attacks.canaries import CanariesInTraining
-from lightning_vfl.audit.attacks.membership_by_loss import MembershipByLoss
+from lightning_vfl.audit.attacks.lower_bounds import CanariesInTraining
+from lightning_vfl.audit.attacks.membership import MembershipByLoss, members_and_others
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.usual import usual_attacks
 from lightning_vfl.audit.case import Case
-from lightning_vfl.audit.count import differences
 from lightning_vfl.audit.harness import refuse_unsuitable, run_attacks
-from lightning_vfl.audit.members import members_and_others
 from lightning_vfl.audit.report import metrics_of, print_findings, refuse_report, write_reports
-from lightning_vfl.audit.transcript import LIMIT_BYTES, Several
+from lightning_vfl.audit.transcript import LIMIT_BYTES, Several, differences
 from lightning_vfl.audit.truth import Truth
 from lightning_vfl.audit.twin import is_protected
 from lightning_vfl.audit.verdicts import by_attack, judged
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.support import Part, refuse_unsupported
+
+from .injector import protocol
 
 
 class Audit(Callback):
@@ -66,7 +65,7 @@ class Audit(Callback):
         self.limit_bytes = limit_bytes
         self.transcript = Transcript(self.attacker, limit_bytes)
         self.findings: list[Finding] = []
-        self._case: Case | None = None
+        self._case: Case  # from the start of the fit on
         self.revise: Callable[[Sequence[Attack], int], list[Attack]] | None = None  # the attacks, of so many epochs
         self.has_twin = False  # whether the caller attacks a twin too: verdicts, table and report are then the caller's
         refuse_report(report)
@@ -76,10 +75,9 @@ class Audit(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        if not isinstance(pl_module, VFLModule):
-            raise ConfigurationError(f"Audit listens to protocols of this toolkit; got {type(pl_module).__name__}")
-        refuse_unsupported(type(pl_module), [Part.AUDIT])
-        if pl_module.place is not None:
+        module = protocol(self, pl_module)
+        refuse_unsupported(type(module), [Part.AUDIT])
+        if module.place is not None:
             raise ConfigurationError(
                 "Audit listens to all parties of a simulation, but this process plays one end of a federation; audit "
                 "the same recipe with lightning-vfl audit"
@@ -92,7 +90,7 @@ class Audit(Callback):
             raise ConfigurationError("Audit needs the whole training, and this fit resumes one; train from the start")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        module = _protocol(pl_module)
+        module = protocol(self, pl_module)
         if module.datamodule is None:
             raise ConfigurationError("Audit must know the training records; give the trainer a VerticalDataModule")
         if module.wire.traits.equivalent:
@@ -102,15 +100,13 @@ class Audit(Callback):
             )
         self.attacker.refuse_strangers(module.roster.parties)
         self.transcript = Transcript(self.attacker, self.limit_bytes)
-        truth = Truth(module.datamodule)
-        self._case = Case(module, truth, self.transcript)
+        self._case = Case(module, Truth(module.datamodule), self.transcript)
         if self.attacks is None:
             self.attacks = usual_attacks(self._case)
         if self.revise is not None:
             self.attacks = self.revise(self.attacks, max(trainer.max_epochs or 1, 1))
         refuse_unsuitable(self._case, self.attacks)
-        attacks = self.attacks
-        if attacks:
+        if attacks := self.attacks:
             self.transcript.wanted = lambda *entry: any(attack.reads(*entry) for attack in attacks)
         module.tap = self.transcript if module.tap is None else Several(module.tap, self.transcript)
 
@@ -119,13 +115,11 @@ class Audit(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         for attack in self._of(CanariesInTraining):
-            attack.plant(batch, self._given().truth.records, _protocol(pl_module).seed)
+            attack.plant(batch, self._case.truth.records, self._case.module.seed)
 
-    def on_before_optimizer_step(
-        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, *_: Any) -> None:
         for attack in self._of(ModelCompletion):
-            attack.before_step(_protocol(pl_module).bottoms, self.attacker.parties)
+            attack.before_step(self._case.module.bottoms, self.attacker.parties)
 
     def on_train_batch_end(self, *_: Any) -> None:
         for attack in self._of(ModelCompletion):
@@ -133,13 +127,13 @@ class Audit(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Run the attacks, and report."""
-        module, case = _protocol(pl_module), self._given()
+        module, truth = self._case.module, self._case.truth
         module.tap = None
         for difference in differences(module, self.transcript):
             rank_zero_warn(difference)
-        inputs, members = members_and_others(module, case.truth) if self._of(MembershipByLoss) else ({}, None)
-        coins = [attack.coins(case.truth.records, module.seed) for attack in self._of(CanariesInTraining)]
-        case = Case(module, case.truth, self.transcript, inputs, members, coins[0] if coins else None)
+        inputs, members = members_and_others(module, truth) if self._of(MembershipByLoss) else ({}, None)
+        coins = [attack.coins(truth.records, module.seed) for attack in self._of(CanariesInTraining)]
+        case = Case(module, truth, self.transcript, inputs, members, coins[0] if coins else None)
         self.findings = run_attacks(case, self.attacks or [])
         for logger in trainer.loggers:
             logger.log_metrics(metrics_of(self.findings), step=trainer.global_step)
@@ -156,18 +150,5 @@ class Audit(Callback):
         if isinstance(pl_module, VFLModule):
             pl_module.tap = None
 
-    # ---- parts
-
-    def _given(self) -> Case:
-        if self._case is None:
-            raise RuntimeError("the fit has not started")
-        return self._case
-
     def _of(self, kind: Any) -> list[Any]:
         return [attack for attack in self.attacks or () if isinstance(attack, kind)]
-
-
-def _protocol(module: LightningModule) -> VFLModule:
-    if not isinstance(module, VFLModule):
-        raise TypeError(f"{type(module).__name__} is not a VFLModule")  # setup has checked this
-    return module

@@ -13,8 +13,7 @@ from typing import Any
 
 from kept_rows import add, read, write_between
 
-from lightning_vfl.audit.attacks.labels_by_direction import LabelsByDirection
-from lightning_vfl.audit.attacks.labels_over_epochs import LabelsOverEpochs
+from lightning_vfl.audit import LabelsByDirection, LabelsOverEpochs
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.commands.vfl_cli import VFLCLI
 

@@ -1,7 +1,7 @@
 """What an attack is: a function from what its attacker has seen and knows to guesses. It never has the truth."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.audit.attacks.drift.served import StepRule
-from lightning_vfl.audit.transcript import Transcript
+from lightning_vfl.audit.transcript import Transcript, places
 from lightning_vfl.networks.depth import HiddenLayer
 from lightning_vfl.types import Roster
 
@@ -144,12 +144,14 @@ class Attack(ABC):
 
     Class data:
         target: what it guesses.
+        listens: the kinds and directions of messages that ``run`` may use; None: all.
 
     Guarantee: the harness gives ``run`` nothing but ``Seen`` and ``Known``, chooses no best epoch and no best sign, and
         leaves the known records out when it scores.
     """
 
     target: ClassVar[Target]
+    listens: ClassVar[Collection[tuple[str, str]] | None] = None
     party: int = 0
     """The attacked party, for attacks on features and embeddings."""
 
@@ -167,11 +169,11 @@ class Attack(ABC):
         """
 
     def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
-        """Whether ``run`` may use an entry of the transcript with these properties; default: any.
+        """Whether ``run`` may use an entry of the transcript with these properties; default: as ``listens`` says.
 
         What none of the chosen attacks reads is counted and not kept.
         """
-        return True
+        return self.listens is None or (kind, way) in self.listens
 
     def choices(self, epochs: int) -> Sequence[Mapping[str, Any]]:
         """Settings between which a shadow training may choose, for a fit of so many epochs; default: none.
@@ -210,6 +212,13 @@ def asked_for(knowledge: Tensor | None) -> Tensor:
     if knowledge is None:
         raise TypeError("the attack uses side knowledge that its needs do not ask for")
     return knowledge
+
+
+def known_places(seen: Seen, known: Known, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The places (k',) among ``ids`` of the known records that are there, and (k,) bool, which of them are."""
+    place = places(ids, seen.records)[known.ids]
+    there = place >= 0
+    return place[there], there
 
 
 def cosines(rows: Tensor, directions: Tensor) -> Tensor:

@@ -2,20 +2,17 @@
 
 from dataclasses import dataclass, field
 from math import exp
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from lightning_vfl.audit.attack import Seen
-from lightning_vfl.audit.attacks.drift.recipe import rule_of
+from lightning_vfl.audit.attacks.drift.served import rule_of
+from lightning_vfl.audit.transcript import Transcript
 from lightning_vfl.audit.truth import Truth
 from lightning_vfl.downlinks.random_classes import RandomClasses
 from lightning_vfl.networks.depth import hidden_layer, linear_columns
 from lightning_vfl.privacy.digits import rounded_up
-
-if TYPE_CHECKING:
-    from lightning_vfl.audit.transcript import Transcript
-    from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols import VFLModule
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +28,9 @@ class Case:
         coins: (N,) bool, the coins of the canaries in the training, by record; None: there are none.
     """
 
-    module: "VFLModule"
+    module: VFLModule
     truth: Truth
-    transcript: "Transcript"
+    transcript: Transcript
     inputs: dict[str, Tensor] = field(default_factory=dict)
     members: Tensor | None = None
     coins: Tensor | None = None

@@ -4,25 +4,26 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan, nan
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, NotAttacked, NothingSeen, Target
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NotAttacked, NothingSeen, Target
 from lightning_vfl.audit.attacker import Attacker
-from lightning_vfl.audit.attacks.canaries import CanariesInTraining
-from lightning_vfl.audit.attacks.epsilon_lower_bound import EpsilonLowerBound
+from lightning_vfl.audit.attacks.lower_bounds import CanariesInTraining, EpsilonLowerBound, run_trials
 from lightning_vfl.audit.case import Case
-from lightning_vfl.audit.finding import NOT_ATTACKED, Finding, label
-from lightning_vfl.audit.guesses import refuse_other_guesses
-from lightning_vfl.audit.mechanism import run_trials
 from lightning_vfl.audit.scores import Score, epsilon_of_trials
-from lightning_vfl.audit.side_knowledge import known_records, known_to
 from lightning_vfl.audit.success import RULES, chance_of, measure_of, score_of, success_without
-from lightning_vfl.audit.verdicts import MARGIN
+from lightning_vfl.audit.verdicts import MARGIN, NOT_ATTACKED, Finding, label
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.streams import stream
 
 LABELS = Target.RANKS, Target.CLASSES
+OF_ONE_NUMBER = Target.RANKS, Target.COINS, Target.CANARIES, Target.MEMBERS
+OF_COLUMNS = Target.NEIGHBOURS, Target.COLUMNS
 
 
 def run_attacks(case: Case, attacks: Sequence[Attack]) -> list[Finding]:
@@ -63,38 +64,32 @@ def _on_mechanism(case: Case, attack: EpsilonLowerBound) -> Finding:
     trials = run_trials(case.module.aggregator, case.module.roster, attack, case.module.seed)
     guesses = attack.run(trials.seen, Known(torch.empty(0, dtype=torch.int64)))
     score = epsilon_of_trials(guesses.values.numpy(), trials.second.numpy(), attack.delta)
-    return _finding(label(attack, case.truth.names), "server", guesses.saw, score, None, trials.claimed)
+    return _finding(case, attack, "server", guesses.saw, score, None, trials.claimed)
 
 
 def _on_training(case: Case, attack: Attack) -> Finding:
     known = known_to(case, attack)
     without = success_without(case, attack, known)
-    claimed = plain = pictures = None
-    verdict = ""
+    attacker = str(case.transcript.attacker)
     try:
         guesses = attack.run(case.seen(), known)
     except NothingSeen as nothing:
-        saw = str(nothing)
         score = _not_scored(case, attack, chance_of(case, attack))
-        verdict = f"nothing to attack: {nothing}"
+        finding = _finding(case, attack, attacker, str(nothing), score, without)
+        return replace(finding, verdict=f"nothing to attack: {nothing}")
     except NotAttacked as why:
-        saw = str(why)
-        score = _not_scored(case, attack, nan)
-        verdict = f"{NOT_ATTACKED}: {why}; this is not a safety result"
-    else:
-        refuse_other_guesses(case, attack, guesses)
-        saw = guesses.saw
-        score = score_of(case, attack, guesses, known.ids)
-        if isinstance(attack, CanariesInTraining):
-            claimed = case.claimed_epsilon(attack.delta)
-        pictures = _pictures(case, attack, guesses, known.ids)
-        if guesses.plain is not None:
-            uploads = replace(guesses, values=guesses.plain)
-            refuse_other_guesses(case, attack, uploads)
-            plain = score_of(case, attack, uploads, known.ids).success
-    allowed = case.allowed_area() if score.measure.startswith("AUC") and attack.target in LABELS else None
-    finding = _finding(label(attack, case.truth.names), str(case.transcript.attacker), saw, score, without, claimed)
-    return replace(finding, verdict=verdict or finding.verdict, allowed=allowed, plain=plain, pictures=pictures)
+        finding = _finding(case, attack, attacker, str(why), _not_scored(case, attack, nan), without)
+        return replace(finding, verdict=f"{NOT_ATTACKED}: {why}; this is not a safety result")
+    refuse_other_guesses(case, attack, guesses)
+    score = score_of(case, attack, guesses, known.ids)
+    claimed = case.claimed_epsilon(attack.delta) if isinstance(attack, CanariesInTraining) else None
+    plain = None
+    if guesses.plain is not None:
+        uploads = replace(guesses, values=guesses.plain)
+        refuse_other_guesses(case, attack, uploads)
+        plain = score_of(case, attack, uploads, known.ids).success
+    finding = _finding(case, attack, attacker, guesses.saw, score, without, claimed)
+    return replace(finding, plain=plain, pictures=_pictures(case, attack, guesses, known.ids))
 
 
 def _not_scored(case: Case, attack: Attack, success: float) -> Score:
@@ -102,15 +97,22 @@ def _not_scored(case: Case, attack: Attack, success: float) -> Score:
 
 
 def _finding(
-    attack: str, attacker: str, saw: str, score: Score, without: float | None, claimed: float | None
+    case: Case,
+    attack: Attack,
+    attacker: str,
+    saw: str,
+    score: Score,
+    without: float | None,
+    claimed: float | None = None,
 ) -> Finding:
     verdict = ""
     if claimed is not None:
         verdict = "within the accountant's ε" if score.success <= claimed else "ABOVE the accountant's ε"
     numbers = score.measure, score.success, score.low, score.high, score.chance, without, claimed
-    finding = Finding(attack, attacker, saw, *numbers, verdict)
+    finding = Finding(label(attack, case.truth.names), attacker, saw, *numbers, verdict)
     p = None if score.p is None or isnan(score.success) else score.p(finding.known_anyway + MARGIN)
-    return replace(finding, p=p)
+    of_labels = score.measure.startswith("AUC") and attack.target in LABELS
+    return replace(finding, p=p, allowed=case.allowed_area() if of_labels else None)
 
 
 def _pictures(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -122,3 +124,121 @@ def _pictures(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> tu
     truth = case.truth.features(attack.party)[guesses.ids[some]]
     shape = case.truth.shape(attack.party)
     return (values, truth) if len(shape) < 2 else (values.view(-1, *shape), truth.view(-1, *shape))
+
+
+# ---- the side knowledge that a case gives to an attack
+
+
+def known_to(case: Case, attack: Attack) -> Known:
+    """The side knowledge of an attack."""
+    truth = case.truth
+    needs = attack.needs
+    if isinstance(attack, CanariesInTraining):  # the coins of every second canary
+        ids = attack.chosen(truth.records, case.module.seed)[::2]
+        return Known(ids, None if case.coins is None else case.coins[ids].long())
+    ids = known_records(case, needs)
+    prior = torch.bincount(truth.labels(), minlength=truth.classes).double() / truth.records if needs.prior else None
+    if needs.records:
+        embeddings = attack.target == Target.EMBEDDINGS
+        features = truth.embeddings(case.module, attack.party) if embeddings else truth.features(attack.party)
+        return Known(ids, features=features[ids], prior=prior)
+    return Known(ids, truth.labels()[ids] if len(ids) else None, prior=prior)
+
+
+def known_records(case: Case, needs: Needs) -> Tensor:
+    """(k,) records drawn by the run's seed, the same for every attack with the same needs.
+
+    Raises:
+        ConfigurationError: for more records than there are.
+    """
+    truth = case.truth
+    order = np.random.Generator(stream(case.module.seed, "audit", "known")).permutation(truth.records)
+    drawn = torch.from_numpy(order)
+    if needs.records:
+        within("known", needs.records, 1, truth.records - 1, whole=True, advice="some records have to be unknown")
+        return drawn[: needs.records]
+    if not needs.labels_per_class and not needs.positives:
+        return drawn[:0]
+    if truth.classes < 2:
+        raise ConfigurationError("the attack guesses classes, but the labels are numbers; attack features instead")
+    classes = list(range(truth.classes))
+    count = needs.labels_per_class
+    if truth.classes == 2 and needs.positives:
+        classes, count = [1], needs.positives
+    chosen = []
+    for c in classes:
+        members = drawn[truth.labels()[drawn] == c]
+        advice = f"some of the {len(members)} training records of class {c} have to be unknown"
+        within("known", count, 1, len(members) - 1, whole=True, advice=advice)
+        chosen.append(members[:count])
+    return torch.cat(chosen)
+
+
+# ---- the form that guesses must have, by what is guessed; scores of other guesses would mean something else
+
+
+def refuse_other_guesses(case: Case, attack: Attack, guesses: Any) -> None:
+    """Accept guesses with the ids and the shape that the attack's target asks for.
+
+    Raises:
+        ConfigurationError: naming the attack, what it returns, and what it has to return.
+    """
+    who = type(attack).__name__
+    if not isinstance(guesses, Guesses):
+        raise ConfigurationError(
+            f"run of {who} must return Guesses, or raise NothingSeen if it has none; got {guesses!r}"
+        )
+    ids = guesses.ids
+    values = guesses.values
+    for name, tensor in (("ids", ids), ("values", values)):
+        if not isinstance(tensor, Tensor) or tensor.device.type != "cpu":
+            raise ConfigurationError(f"{name} that {who} guesses must be a tensor on the CPU; got {_form(tensor)}")
+    if ids.dim() != 1 or ids.dtype != torch.int64:
+        raise ConfigurationError(f"ids that {who} guesses must be (n,) torch.int64; got {_form(ids)}")
+    shapes = _shapes(case, attack, len(ids), values.shape[-1] if values.dim() == 2 else 0)
+    if tuple(values.shape) not in shapes or values.is_complex():
+        raise ConfigurationError(
+            f"{who} guesses {attack.target.value}, so that values for {len(ids)} ids must be "
+            f"{' or '.join(map(str, shapes))}; got {_form(values)}"
+        )
+    what, existing = _existing(case, attack)
+    unknown = ids[~torch.isin(ids, existing)]
+    if len(unknown):
+        raise ConfigurationError(
+            f"{who} guesses for {what} {int(unknown[0])}, which does not exist; use ids of the entries of "
+            "seen.transcript, or of known"
+        )
+    several, times = torch.unique(ids, return_counts=True)
+    if len(several) < len(ids):
+        most = int(times.argmax())
+        raise ConfigurationError(
+            f"{who} guesses for {what} {int(several[most])} {int(times[most])} times; return one guess for each"
+        )
+
+
+def _existing(case: Case, attack: Attack) -> tuple[str, Tensor]:
+    """What an id is the number of, and all such numbers."""
+    if attack.target == Target.COUNTS:
+        return "round", torch.tensor(sorted({entry.round for entry in case.transcript.entries if len(entry.ids)}))
+    if attack.target == Target.MEMBERS and case.members is not None:
+        return "record", torch.arange(len(case.members))
+    return "record", torch.arange(case.truth.records)
+
+
+def _shapes(case: Case, attack: Attack, n: int, width: int) -> list[tuple[int, ...]]:
+    """The allowed shapes of values for n ids; ``width`` is that of the guesses."""
+    if attack.target in OF_ONE_NUMBER:
+        return [(n,)]
+    if attack.target in OF_COLUMNS:  # an attack may find fewer or more directions than there are columns
+        return [(n, width)]
+    if attack.target == Target.CLASSES:
+        classes = case.truth.classes
+        return [(n, classes), (n,)] if classes == 2 else [(n, classes)]
+    nothing = RULES[attack.target].truth(case, attack, torch.empty(0, dtype=torch.int64))
+    return [(n, *nothing.shape[1:])]
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{(*value.shape,)} {value.dtype}" + ("" if value.device.type == "cpu" else f" on {value.device}")
+    return repr(value)

@@ -9,8 +9,7 @@ from math import inf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_vfl.audit.finding import Finding
-from lightning_vfl.audit.verdicts import NOT_SHOWN
+from lightning_vfl.audit.verdicts import NOT_SHOWN, Finding
 from lightning_vfl.checks import one_of
 from lightning_vfl.privacy.digits import shown
 from lightning_vfl.terminal import console

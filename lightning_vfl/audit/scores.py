@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import log, nan, sqrt
-from typing import TYPE_CHECKING
+from math import inf, log, nan, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.float64]
+Numbers = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 CONFIDENCE = 0.95
 REVERSED = "AUC (reversed)"
@@ -40,7 +38,7 @@ class Score:
     p: Callable[[float], float] | None = field(default=None, repr=False, compare=False)
 
 
-def auc(values: "Numbers", positive: "NDArray[np.bool_]") -> Score:
+def auc(values: Numbers, positive: Flags) -> Score:
     """The probability that a positive record has a larger value than a negative one, ties counted half.
 
     If its interval is below one half, the values are in the reverse order: the success is then that of the values with
@@ -80,11 +78,11 @@ def _deviation_of_area(area: float, n: int, m: int) -> float:
     return sqrt(max(variance, 0.0))
 
 
-def _two_sided(deviations: float) -> float:
-    """The p-value of a normal variable that lies so many deviations above its mean."""
-    from scipy.stats import norm
+def _two_sided(deviations: float, freedom: float = inf) -> float:
+    """The p-value of a value that lies so many deviations above its mean; these are estimated with ``freedom``."""
+    from scipy.stats import t
 
-    return min(1.0, 2 * float(norm.sf(deviations)))
+    return min(1.0, 2 * float(t.sf(deviations, freedom)))
 
 
 def share(right: int, of: int, chance: float, measure: str = "accuracy") -> Score:
@@ -114,7 +112,7 @@ def clopper_pearson(right: int, of: int, risk: float) -> tuple[float, float]:
     return low, high
 
 
-def r_squared(guesses: "Numbers", truth: "Numbers") -> Score:
+def r_squared(guesses: Numbers, truth: Numbers) -> Score:
     """1 - Σ (guess - truth)² / Σ (truth - mean)², over all columns that vary; a bootstrap over the rows."""
     varying = truth.var(0) > 1e-9 if len(truth) else np.zeros(1, bool)
     if not varying.any():
@@ -129,18 +127,15 @@ def r_squared(guesses: "Numbers", truth: "Numbers") -> Score:
     low, high = np.quantile(again, [0.025, 0.975])
     success = float(1 - wrong.sum() / spread.sum())
     deviation = max(float(again.std()), 1e-12)
-    rows = len(truth)
-    return Score("R²", success, float(low), float(high), 0.0, lambda most: _of_rows((success - most) / deviation, rows))
+    freedom = max(len(truth) - 1, 1)
+
+    def p(most: float) -> float:
+        return _two_sided((success - most) / deviation, freedom)
+
+    return Score("R²", success, float(low), float(high), 0.0, p)
 
 
-def _of_rows(deviations: float, rows: int) -> float:
-    """As ``_two_sided``, where the deviation is estimated from so many rows."""
-    from scipy.stats import t
-
-    return min(1.0, 2 * float(t.sf(deviations, max(rows - 1, 1))))
-
-
-def epsilon_of_trials(values: "Numbers", second: "NDArray[np.bool_]", delta: float) -> Score:
+def epsilon_of_trials(values: Numbers, second: Flags, delta: float) -> Score:
     """A lower bound on ε from one number of each trial, right with probability 0.95; ``second`` are the coins.
 
     (ε, δ)-privacy means P(above | second) ≤ e^ε P(above | first) + δ, and the same with the roles exchanged. A
@@ -172,14 +167,14 @@ def epsilon_of_trials(values: "Numbers", second: "NDArray[np.bool_]", delta: flo
     return Score("ε (lower bound)", bound, bound, max(*estimates, bound), 0.0)
 
 
-def _bound_at(threshold: float, rare: "Numbers", often: "Numbers", delta: float) -> float:
+def _bound_at(threshold: float, rare: Numbers, often: Numbers, delta: float) -> float:
     risk = (1 - CONFIDENCE) / 2
     p, _ = clopper_pearson(int((often > threshold).sum()), len(often), risk)
     _, q = clopper_pearson(int((rare > threshold).sum()), len(rare), risk)
     return max(0.0, log((p - delta) / q)) if p > delta else 0.0
 
 
-def epsilon_of_one_run(values: "Numbers", second: "NDArray[np.bool_]", delta: float) -> Score:
+def epsilon_of_one_run(values: Numbers, second: Flags, delta: float) -> Score:
     """A lower bound on ε from one run with m canaries, right with probability 0.95; ``second`` (m,) are the coins.
 
     The guesses are the signs of ``values``, for the canaries with the largest values; the others are abstentions. Among

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Target, cosines
 from lightning_vfl.audit.attacks.drift.measure import exact_columns, nearest_right
-from lightning_vfl.audit.attacks.head import best_head
-from lightning_vfl.audit.attacks.regression import ridge_guesses
+from lightning_vfl.audit.attacks.features import ridge_guesses
+from lightning_vfl.audit.attacks.model_completion import best_head
 from lightning_vfl.audit.case import Case
 from lightning_vfl.audit.scores import Score, auc, epsilon_of_one_run, r_squared, share
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols import VFLModule
 from lightning_vfl.simulation.meter import DIRECTION, CommunicationMeter
 from lightning_vfl.types import RoundNames, Stage
 from lightning_vfl.wire import Message, Tap
@@ -237,3 +238,31 @@ class Several(Tap):
     ) -> None:
         for tap in self.taps:
             tap.joined(value, names, ids, at, kind)
+
+
+def both_counts(module: VFLModule, transcript: Transcript) -> dict[tuple[str, str], tuple[Tensor, Tensor]]:
+    """(heard, metered) bytes (M,) by (kind, direction), of every kind that a meter has: of the parties, or of hosts."""
+    counts: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
+    of_hosts: CommunicationMeter | None = getattr(module.books.own, "host_meter", None)
+    for meter in filter(None, (module.books.meter, of_hosts)):
+        heard = transcript.bytes(meter)
+        for kind, way in meter.bits:
+            metered = meter.total(way, kind)
+            counts[kind, way] = heard.get((kind, way), torch.zeros_like(metered)), metered
+    return counts
+
+
+def differences(module: VFLModule, transcript: Transcript) -> list[str]:
+    """What the meter has counted and the transcript has not heard, and the reverse, in a sentence for each kind."""
+    counts = both_counts(module, transcript)
+    sentences = []
+    for (kind, _), (heard, metered) in counts.items():
+        if lacking := int((metered - heard).clamp(min=0).sum()):
+            sentences.append(
+                f"the audit has not heard {lacking:,} bytes of '{kind}': the simulation has not computed them"
+            )
+        if more := int((heard - metered).clamp(min=0).sum()):
+            sentences.append(f"the audit has heard {more:,} bytes of '{kind}' more than its legs announce")
+    for kind, way in sorted(transcript.kinds() - counts.keys()):
+        sentences.append(f"the audit has heard messages '{kind}' ({way}), which no leg announces: nobody counts them")
+    return sentences

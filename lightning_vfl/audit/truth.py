@@ -2,19 +2,17 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators import LagrangeCoded
 from lightning_vfl.audit.attacks.model_completion import embeddings_of
+from lightning_vfl.audit.transcript import Transcript
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
-
-if TYPE_CHECKING:
-    from lightning_vfl.audit.transcript import Transcript
-    from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols import VFLModule
 
 AT_ONCE = 8192  # records
 
@@ -27,32 +25,22 @@ class Truth:
 
     Args:
         data: the data, set up for a fit.
+
+    Attributes:
+        records: N.
+        parties: M.
+        names: of the parties, in the order of their numbers.
+        classes: C; 1 for targets that are numbers.
     """
 
     def __init__(self, data: Any) -> None:
         self.data = data
         self._records = data.records("train")
+        self.records: int = len(self._records)
+        self.parties: int = len(data.party_shapes)
+        self.names: tuple[str, ...] = tuple(data.party_names)
+        self.classes: int = data.num_classes or 1
         self.features = cache(self._features)
-
-    @property
-    def records(self) -> int:
-        """N."""
-        return len(self._records)
-
-    @property
-    def parties(self) -> int:
-        """M."""
-        return len(self.data.party_shapes)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the parties, in the order of their numbers."""
-        return tuple(self.data.party_names)
-
-    @property
-    def classes(self) -> int:
-        """C; 1 for targets that are numbers."""
-        return self.data.num_classes or 1
 
     def shape(self, party: int) -> tuple[int, ...]:
         """The shape of a record at a party."""
@@ -93,7 +81,7 @@ class Truth:
             raise ConfigurationError("an attack on labels needs one class for each training record")
         return labels.cpu().long()
 
-    def counts(self, transcript: "Transcript", rounds: Tensor) -> Tensor:
+    def counts(self, transcript: Transcript, rounds: Tensor) -> Tensor:
         """(rounds, C) float64, the records of each class in the batches of these rounds."""
         ids = {entry.round: entry.ids for entry in reversed(transcript.entries) if len(entry.ids)}
         counts = torch.zeros(len(rounds), self.classes, dtype=torch.float64)
@@ -101,7 +89,7 @@ class Truth:
             row += torch.bincount(self.labels()[ids[number]], minlength=self.classes)
         return counts
 
-    def shared_numbers(self, module: "VFLModule", party: int, ids: Tensor) -> Tensor:
+    def shared_numbers(self, module: VFLModule, party: int, ids: Tensor) -> Tensor:
         """(n, W) float64, the integers that a party shares under ``LagrangeCoded``."""
         aggregator = module.aggregator
         network: Any = module.bottoms.parties[party]
@@ -111,6 +99,6 @@ class Truth:
             basis = network.expand(self.raw(party)[ids].to(network.weight.dtype))
         return FixedPoint(aggregator.field, aggregator.l_x, 0).quantise_data(basis).double()
 
-    def embeddings(self, module: "VFLModule", party: int) -> Tensor:
+    def embeddings(self, module: VFLModule, party: int) -> Tensor:
         """(N, D) float64, a party's embeddings by its trained bottom."""
         return embeddings_of(module.bottoms.parties[party], self.raw(party))

@@ -1,15 +1,11 @@
 """The unprotected twin of a recipe: the same networks, where nothing that is sent is masked, coded or noisy."""
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.local_gaussian import LocalGaussian
+from lightning_vfl.protocols import VFLModule
 from lightning_vfl.types import Roll, Roster, Widths
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols import VFLModule
 
 
 class Unprotected(Aggregator):
@@ -38,14 +34,14 @@ class Unprotected(Aggregator):
         return self.inner.columns(widths, roll)
 
 
-def is_protected(module: "VFLModule") -> bool:
+def is_protected(module: VFLModule) -> bool:
     """Whether embeddings, records or labels of this protocol travel hidden or with noise."""
     aggregator = module.aggregator
     parts = aggregator.wire, aggregator.setup, aggregator.opening, aggregator.accounting, aggregator.shared_bottoms
     return any((*parts, getattr(module, "downlink", None), getattr(module, "noise", 0.0)))
 
 
-def unprotect(module: "VFLModule") -> None:
+def unprotect(module: VFLModule) -> None:
     """Make a module that is not built yet its own unprotected twin."""
     aggregator = module.aggregator
     module.aggregator = aggregator.inner if isinstance(aggregator, LocalGaussian) else Unprotected(aggregator)

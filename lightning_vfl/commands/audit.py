@@ -10,10 +10,9 @@ from jsonargparse.typing import NonNegativeFloat
 
 from lightning_vfl import audit
 from lightning_vfl.audit import Attack, Finding
-from lightning_vfl.audit.finding import NOT_ATTACKED
 from lightning_vfl.audit.report import print_findings, refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES
-from lightning_vfl.audit.verdicts import NOT_SHOWN, judged
+from lightning_vfl.audit.verdicts import NOT_ATTACKED, NOT_SHOWN, judged
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.commands.audit_trainings import SaysTime, Tuned, attack_twin, may_be_tuned, tune, with_settings
 from lightning_vfl.commands.command import CLI, Command

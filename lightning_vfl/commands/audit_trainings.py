@@ -14,9 +14,8 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, DeviceStatsMonitor, EarlyStopping, LearningRateMonitor, Timer
 
 from lightning_vfl.audit import Attack
-from lightning_vfl.audit.finding import label
 from lightning_vfl.audit.twin import is_protected, unprotect
-from lightning_vfl.audit.verdicts import Twins, by_attack, judged
+from lightning_vfl.audit.verdicts import Twins, by_attack, judged, label
 from lightning_vfl.callbacks import Audit, FaultInjector
 from lightning_vfl.commands.command import CLI
 from lightning_vfl.errors import ConfigurationError

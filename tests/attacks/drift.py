@@ -26,7 +26,7 @@ from lightning_vfl.aggregators import (
 )
 from lightning_vfl.audit.attack import Seen
 from lightning_vfl.audit.attacks.drift.heard import drifted, served_steps
-from lightning_vfl.audit.attacks.drift.measure import Told, explained_with, nearest_right, told
+from lightning_vfl.audit.attacks.drift.measure import nearest_right
 from lightning_vfl.audit.case import Case
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import Split
@@ -34,6 +34,7 @@ from lightning_vfl.datamodules.base import SplitName
 from lightning_vfl.networks import Linear, PolynomialNetwork
 from lightning_vfl.privacy import Sigma
 from tests.attacks.row import Row
+from tests.attacks.told import Told, explained_with, told
 from tests.subjects import Blobs, trainer
 
 RECORDS, PARTIES, COLUMNS, WIDTH, EPOCHS = 1050, 3, 10, 64, 12

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps, StepRule
 from lightning_vfl.audit.attacks.drift.smoothed import SmoothedFit, smoothed
+from lightning_vfl.networks.depth import HiddenLayer
 from tests.attacks.row import Row
 
 SECONDS = 200.0
@@ -95,7 +96,8 @@ def explained(guesses: Tensor, truth: Tensor) -> float:
 
 def attack(training: Training, activation: Literal["relu", "tanh"], hidden: int = 64) -> SmoothedFit:
     """The fit with the settings of the table."""
-    return smoothed(training.served, hidden, activation, seed=1, seconds=SECONDS)
+    layer = HiddenLayer(training.columns.shape[1], hidden, activation, bias=True)
+    return smoothed(training.served, layer, seed=1, seconds=SECONDS)
 
 
 def rows() -> list[Row]:

@@ -2,19 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for
-from lightning_vfl.audit.attacks.head import best_head
 from lightning_vfl.checks import positive
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.modes import evaluating
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from sklearn.linear_model import LogisticRegression
+
 GAMMA = 1.0  # scale of the ratio of two gradients (Fu et al.)
 LEAST, MOST = 1.0, 5.0  # range of the factor
+STRENGTHS = tuple(10.0**power for power in range(-4, 4))  # inverse strengths of the L2 penalty of a head
+FOLDS = 5
 CONFIDENT = (0.1, 0.2, 0.4, 0.6, 0.8)  # shares of all records that get pseudo-labels, one refit after the other
 
 
@@ -42,6 +48,7 @@ class ModelCompletion(Attack):
     """
 
     target = Target.CLASSES
+    listens = ()
     known: int = 40
     active: bool = False
     rate: float = 1.0
@@ -54,9 +61,6 @@ class ModelCompletion(Attack):
     @property
     def needs(self) -> Needs:
         return Needs(labels_per_class=self.known)
-
-    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
-        return False
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         from sklearn.base import clone
@@ -116,3 +120,24 @@ def embeddings_of(bottom: nn.Module, features: Tensor) -> Tensor:
     like = next(bottom.parameters())
     with torch.no_grad(), evaluating(bottom):
         return torch.cat([bottom(x.to(like)).double().cpu() for x in torch.split(features, 8192)])
+
+
+def best_head(inputs: "NDArray[np.float64]", labels: "NDArray[np.int64]") -> "LogisticRegression":
+    """A logistic regression on these records, whose penalty is the best of eight by cross-validation on them alone.
+
+    With one record of a class there is nothing to validate on, and the penalty is that of scikit-learn.
+
+    Args:
+        inputs: (k, D), of about unit size.
+        labels: (k,).
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+
+    head = LogisticRegression(max_iter=1000)
+    folds = min(FOLDS, int(np.unique(labels, return_counts=True)[1].min()))
+    if folds < 2:
+        return head.fit(inputs, labels)
+    search = GridSearchCV(head, {"C": STRENGTHS}, scoring="neg_log_loss", cv=folds)
+    best: LogisticRegression = search.fit(inputs, labels).best_estimator_
+    return best

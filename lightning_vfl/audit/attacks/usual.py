@@ -1,18 +1,15 @@
 """The attacks of an audit that names none."""
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from lightning_vfl import audit
 from lightning_vfl.audit.attack import Attack
+from lightning_vfl.audit.case import Case
+from lightning_vfl.audit.truth import Truth
 from lightning_vfl.protocols import CascadeVFL
 
-if TYPE_CHECKING:
-    from lightning_vfl.audit.case import Case
-    from lightning_vfl.audit.truth import Truth
 
-
-def usual_attacks(case: "Case") -> list[Attack]:
+def usual_attacks(case: Case) -> list[Attack]:
     """All attacks that suit the attacker and the data, with their defaults."""
     attacker = case.transcript.attacker
     truth = case.truth
@@ -44,14 +41,14 @@ def usual_attacks(case: "Case") -> list[Attack]:
     return [*attacks, audit.MembershipByLoss()]
 
 
-def _budgets(truth: "Truth") -> list[int]:
+def _budgets(truth: Truth) -> list[int]:
     """Numbers of known labels of a class: 1, 20, and one per cent of the records divided by the classes."""
     smallest_class = int(truth.labels().bincount().min())
     numbers = {1, 20, truth.records // (100 * truth.classes)}
     return sorted(k for k in numbers if 1 <= k <= smallest_class // 2)
 
 
-def _sweep(case: "Case") -> list[int]:
+def _sweep(case: Case) -> list[int]:
     """Numbers of known records: 1, half as many as all parties have columns, as many, and twice as many."""
     columns = sum(prod(case.truth.shape(party)) for party in range(case.truth.parties))
     numbers = {1, columns // 2, columns, 2 * columns}

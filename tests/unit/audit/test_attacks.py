@@ -35,7 +35,7 @@ from lightning_vfl.audit import (
     SingleUpload,
     Transcript,
 )
-from lightning_vfl.audit.attacks.head import best_head
+from lightning_vfl.audit.attacks.model_completion import best_head
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.downlinks import RandomizedResponse

@@ -7,12 +7,13 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 
 from lightning_vfl.audit.attack import Target
+from lightning_vfl.audit.attacks.drift.heard import without
 from lightning_vfl.audit.attacks.drift.levels import MOST_VECTORS, few_valued
 from lightning_vfl.audit.attacks.drift.linear import linear
-from lightning_vfl.audit.attacks.drift.measure import affine_guesses, exact_columns, nearest_right, told
+from lightning_vfl.audit.attacks.drift.measure import affine_guesses, exact_columns, nearest_right
 from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps, StepRule
-from lightning_vfl.audit.attacks.drift.shared import without
 from lightning_vfl.audit.success import MOST_ASKED, RULES
+from tests.attacks.told import told
 
 
 def steps_of(truth: Tensor, split: tuple[int, ...], width: int, epochs: int) -> ServedSteps:

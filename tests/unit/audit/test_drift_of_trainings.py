@@ -159,5 +159,5 @@ def test_a_large_training_is_fitted_to_its_first_steps_or_not_at_all(tmp_path, m
 
 
 def test_the_time_must_be_above_0():
-    with pytest.raises(ConfigurationError, match="seconds must be above 0; got 0"):
+    with pytest.raises(ConfigurationError, match="seconds must be a number above 0; got 0"):
         DriftNeighbours(seconds=0)

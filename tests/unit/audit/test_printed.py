@@ -2,8 +2,8 @@
 
 import pytest
 
-from lightning_vfl.audit.finding import Finding
 from lightning_vfl.audit.report import print_findings
+from lightning_vfl.audit.verdicts import Finding
 
 
 def found(attack):

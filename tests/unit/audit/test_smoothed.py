@@ -8,15 +8,17 @@ import torch
 from lightning_vfl.audit.attacks.drift.served import StepRule
 from lightning_vfl.audit.attacks.drift.smoothed import smoothed
 from lightning_vfl.audit.attacks.drift.unrolled import Unrolled
+from lightning_vfl.networks.depth import HiddenLayer
 from tests.attacks.drift_hidden import correlation, explained, train
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """A quarter of the Gauss-Newton steps: the fit shows more than the uploads, and than Adam alone, before its end."""
-    monkeypatch.setattr(sys.modules["lightning_vfl.audit.attacks.drift.gauss_newton"], "STEPS", 8)
+    monkeypatch.setattr(sys.modules["lightning_vfl.audit.attacks.drift.smoothed"], "STEPS", 8)
 
 
+SMALL = HiddenLayer(2, 3, "relu", bias=True)
 RULES = [
     StepRule("sgd", weight_decay=0.1),
     StepRule("sgd", momentum=0.9, nesterov=True),
@@ -30,7 +32,7 @@ def test_with_the_true_columns_and_weights_the_unrolled_run_gives_the_uploads(ru
     served, truth, weights = train(
         "tanh", records=40, columns=(2, 3), hidden=6, width=5, epochs=3, batch=20, rate=0.02, rule=rule
     )
-    run = Unrolled(served, 6, "tanh", bias=True)
+    run = Unrolled(served, HiddenLayer(5, 6, "tanh", bias=True))
     first, offsets, last, constants = zip(*weights, strict=True)
     parts = [truth, torch.block_diag(*first), torch.cat(offsets), torch.cat(last, 1), sum(constants) / 2]
     unknowns = torch.cat([part.reshape(-1) for part in (*parts, torch.zeros(run.redundant, dtype=torch.float64))])
@@ -39,7 +41,7 @@ def test_with_the_true_columns_and_weights_the_unrolled_run_gives_the_uploads(ru
 
 def test_the_fit_shows_more_than_the_uploads():
     served, truth, _ = train("tanh", records=40, columns=(3,), hidden=8, width=8, batch=20, epochs=3, rate=0.5, seed=2)
-    fit = smoothed(served, 8, "tanh", seconds=60, iterations=20)
+    fit = smoothed(served, HiddenLayer(3, 8, "tanh", bias=True), seconds=60, iterations=20)
     assert fit.complete
     assert fit.misfit < fit.first_misfit / 100
     assert correlation(fit.columns, truth) > correlation(served.shown(), truth) + 0.1
@@ -50,7 +52,7 @@ def test_the_fit_depends_on_its_seed_alone_and_keeps_records_that_it_has_not_see
     served, _, _ = train("relu", records=20, columns=(2,), hidden=3, width=3, batch=8, epochs=2)
     served = type(served)(tuple(step for step in served.steps if len(step.ids) == 8), served.rule, 21, (2,))
     state = torch.random.get_rng_state()
-    fit, again = (smoothed(served, 3, "relu", seconds=60, iterations=10) for _ in range(2))
+    fit, again = (smoothed(served, SMALL, seconds=60, iterations=10) for _ in range(2))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(fit.columns.nan_to_num(9), again.columns.nan_to_num(9))
     assert fit.columns[20].isnan().all()
@@ -60,4 +62,4 @@ def test_the_fit_depends_on_its_seed_alone_and_keeps_records_that_it_has_not_see
 def test_single_visits_are_refused():
     served, _, _ = train("relu", records=8, columns=(2,), hidden=3, width=3, epochs=1)
     with pytest.raises(ValueError, match="no record was uploaded twice"):
-        smoothed(served, 3, "relu")
+        smoothed(served, SMALL)

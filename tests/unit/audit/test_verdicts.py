@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from lightning_vfl.audit.case import largest_area
-from lightning_vfl.audit.finding import Finding
 from lightning_vfl.audit.scores import Score, auc, r_squared, share
-from lightning_vfl.audit.verdicts import LEAK, MARGIN, NO_MORE, NOT_SHOWN, RISK, adjusted, by_attack, judged
+from lightning_vfl.audit.verdicts import LEAK, MARGIN, NO_MORE, NOT_SHOWN, RISK, Finding, adjusted, by_attack, judged
 
 
 def p_of(score: Score, most: float) -> float:

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from lightning_vfl import AsyncVFL, EnsembleVFL, SplitVFL
 from lightning_vfl.aggregators import Mean, Sum
-from lightning_vfl.audit.attacks.drift.recipe import rule_of
+from lightning_vfl.audit.attacks.drift.served import rule_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_updates import LocalSteps
 from tests.further import further

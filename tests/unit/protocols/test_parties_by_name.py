@@ -7,7 +7,7 @@ from torch import nn
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Concat, LocalGaussian, Mean
 from lightning_vfl.audit import FeatureReconstruction, LabelsByNorm
-from lightning_vfl.audit.finding import label
+from lightning_vfl.audit.verdicts import label
 from lightning_vfl.datamodules import Arrays, StandardiseViews
 from lightning_vfl.errors import ConfigurationError
 from tests.subjects import trainer

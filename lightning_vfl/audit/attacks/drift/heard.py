@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,35 +15,14 @@ from lightning_vfl.aggregators.readable import Readable, sums_of
 from lightning_vfl.audit.attack import NotAttacked, NothingSeen, Seen
 from lightning_vfl.audit.attacks.drift.linear import linear
 from lightning_vfl.audit.attacks.drift.served import ServedStep, ServedSteps
-from lightning_vfl.audit.attacks.drift.shared import without
 from lightning_vfl.audit.attacks.drift.smoothed import ADAM_SHARE, seconds_per_iteration, smoothed
-from lightning_vfl.audit.transcript import AGGREGATES
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.audit.transcript import AGGREGATES, Entry, Transcript
 from lightning_vfl.networks.depth import HiddenLayer
-
-if TYPE_CHECKING:
-    from lightning_vfl.audit.transcript import Entry, Transcript
-
 
 SECONDS = 60.0  # for the fits of hidden layers
 LEAST_ITERATIONS = 100  # of a fit: after fewer, it has told no more than its start
+EMPTY = 1e-3  # of the largest singular value, under which a direction has no columns
 MOST_NUMBERS = 20_000_000  # of all visits to records in a fit: its run keeps several of each for autograd, 1 GB in all
-
-
-def checked_seconds(seconds: float) -> float:
-    """The time for a fit.
-
-    Raises:
-        ConfigurationError: for 0 or less.
-    """
-    if not seconds > 0:
-        raise ConfigurationError(f"seconds must be above 0; got {seconds}")
-    return seconds
-
-
-def reads_drift(kind: str, way: str) -> bool:
-    """Whether the attacks by drift read it: gradients, uploads in the clear, and aggregates."""
-    return (kind, way) in ((GRADIENTS, "down"), (EMBEDDINGS, "up"), (AGGREGATES, "own"))
 
 
 class Drifted(NamedTuple):
@@ -62,14 +41,8 @@ class Drifted(NamedTuple):
     saw: str
 
 
-class _Solved(NamedTuple):
-    entries: int
-    seconds: float
-    drifted: Drifted
-
-
-# the solution of a transcript, with its number of entries: several attacks of one audit use it
-_SOLVED: "WeakKeyDictionary[Transcript, _Solved]" = WeakKeyDictionary()
+# the solution of a transcript, with its number of entries and the time: several attacks of one audit use it
+_SOLVED: WeakKeyDictionary[Transcript, tuple[tuple[int, float], Drifted]] = WeakKeyDictionary()
 
 
 def drifted(seen: Seen, seconds: float = SECONDS) -> Drifted:
@@ -88,11 +61,11 @@ def drifted(seen: Seen, seconds: float = SECONDS) -> Drifted:
         NothingSeen: if the server reads no sum of embeddings.
         NotAttacked: for bottoms, optimisers and messages that the attack cannot use.
     """
-    entries = len(seen.transcript.entries)
+    key = len(seen.transcript.entries), seconds
     solved = _SOLVED.get(seen.transcript)
-    if solved is None or solved[:2] != (entries, seconds):
-        solved = _SOLVED[seen.transcript] = _Solved(entries, seconds, _solved(seen, seconds))
-    return solved.drifted
+    if solved is None or solved[0] != key:
+        solved = _SOLVED[seen.transcript] = key, _solved(seen, seconds)
+    return solved[1]
 
 
 def _solved(seen: Seen, seconds: float) -> Drifted:
@@ -177,12 +150,12 @@ def _fitted(served: ServedSteps, layer: HiddenLayer, left: float, fits: int) -> 
         return served.shown(), ", as they are in one epoch"
 
     part = replace(served, steps=tuple(kept))
-    iteration = seconds_per_iteration(part, layer.width, layer.activation, layer.bias)
+    iteration = seconds_per_iteration(part, layer)
     least = LEAST_ITERATIONS * iteration / ADAM_SHARE
     if least > left:
         return served.shown(), f", as they are: a fit takes {least:.0f} s or more"
     seconds = max(left / fits, least)
-    fit = smoothed(part, layer.width, layer.activation, seconds=seconds, bias=layer.bias)
+    fit = smoothed(part, layer, seconds=seconds)
     steps = "all" if all_steps else f"the first {len(kept):,}"
     end = "" if fit.complete else f", ended after {seconds:.0f} s"
     return fit.columns, f", fitted to {steps} steps{end}"
@@ -247,8 +220,8 @@ def _columns(seen: Seen, party: int) -> int:
 
 
 def _steps(
-    entries: "Sequence[Entry]",
-    gradients: "Mapping[tuple[int, int], Entry]",
+    entries: Sequence[Entry],
+    gradients: Mapping[tuple[int, int], Entry],
     upload: Readable,
     others: Sequence[int],
     rate: float,
@@ -269,3 +242,27 @@ def _steps(
             value = value[:, upload.outside] / upload.scale
             gradient = gradient[:, upload.inside[0]]
         yield ServedStep(entry.ids, value, gradient, rate)
+
+
+def without(columns: Tensor, known: Tensor) -> Tensor:
+    """(n, d') ``columns`` less those among them that ``known`` (n, k) is also made of.
+
+    Both are linear in columns of the same records. Where a column is in both, some direction of the one equals some
+    direction of the other for every record. ``columns`` are up to a rotation, so that the columns that are left are
+    orthogonal to these directions. Noise leaves no such direction, and then nothing is taken out.
+    """
+    one, other = _basis(columns), _basis(known)
+    both = torch.cat([one / one.norm(), other / other.norm()], 1)
+    _, sizes, directions = torch.linalg.svd(both, full_matrices=False)
+    common = directions[sizes < EMPTY * sizes[0], : one.shape[1]]
+    shared = torch.linalg.svd(common, full_matrices=False).Vh
+    result: Tensor = one - one @ shared.T @ shared
+    return result
+
+
+def _basis(columns: Tensor) -> Tensor:
+    """(n, r) the centred columns in their r directions that are not empty."""
+    columns = columns - columns.mean(0)
+    _, sizes, directions = torch.linalg.svd(columns, full_matrices=False)
+    basis: Tensor = columns @ directions[sizes > EMPTY * sizes[0]].T
+    return basis

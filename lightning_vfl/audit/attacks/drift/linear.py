@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attacks.drift.served import ServedSteps, StepRule, Visits
+from lightning_vfl.audit.attacks.drift.served import ServedSteps, State, Visits
+from lightning_vfl.audit.transcript import places
 
 MOST_DIMENSIONS = 48  # of the space of columns; the equations for G have so many squared unknowns
 ROUNDS = 16
@@ -106,74 +107,27 @@ def _first_space(visits: Visits, rank: int, served: ServedSteps) -> Tensor:
 def _moves(served: ServedSteps, visits: Visits, space: Tensor, gram: Tensor) -> tuple[Tensor, Tensor]:
     """P (T, r, W) and c (T,): before step t the weights are c_t C + G P_t in the coordinates of the space."""
     rule = served.rule
-    row_of = torch.full((served.records,), -1)
-    row_of[visits.seen] = torch.arange(len(visits.seen))
-    optimizer = _Momentum(rule) if rule.kind == "sgd" else _Adam(rule, gram)
+    row_of = places(visits.seen, served.records)
     moved = space.new_zeros(space.shape[1], served.width)
-    kept = 1.0
+    kept = space.new_ones(())
     moves = []
     all_kept = []
-    for step in served.steps:
+    state: State = ()
+    state_kept: State = ()
+
+    def row_squares(gradient: Tensor) -> Tensor:
+        """The mean squares (W,) of the rows of weights: gᵀ G g over the dimensions."""
+        squares = torch.einsum("rw,rs,sw->w", gradient, gram, gradient) / len(gram)
+        return squares.clamp(min=0)
+
+    for number, step in enumerate(served.steps, 1):
         moves.append(moved)
         all_kept.append(kept)
         gradient = space[row_of[step.ids]].T @ step.gradient
-        change, lost = optimizer.step(gradient, moved, kept)
-        moved = moved - step.rate * change
-        kept = kept - step.rate * lost
-    return torch.stack(moves), torch.tensor(all_kept, dtype=torch.float64)
-
-
-class _Momentum:
-    """SGD, as changes of P and of c: decay and momentum act on both."""
-
-    def __init__(self, rule: StepRule) -> None:
-        self.rule = rule
-        self.velocity: Tensor | float = 0.0
-        self.velocity_kept = 0.0
-
-    def step(self, gradient: Tensor, moved: Tensor, kept: float) -> tuple[Tensor, float]:
-        """What one step takes from P and from c, for a learning rate of 1."""
-        rule = self.rule
-        gradient = gradient + rule.weight_decay * moved
-        decay = rule.weight_decay * kept
-        velocity = rule.momentum * self.velocity + gradient
-        self.velocity = velocity
-        self.velocity_kept = rule.momentum * self.velocity_kept + decay
-        if not rule.nesterov:
-            return velocity, self.velocity_kept
-        return gradient + rule.momentum * velocity, decay + rule.momentum * self.velocity_kept
-
-
-class _Adam:
-    """Adam and AdamW, with one second moment for all weights of an output."""
-
-    def __init__(self, rule: StepRule, gram: Tensor) -> None:
-        self.rule = rule
-        self.gram = gram
-        self.mean: Tensor | float = 0.0
-        self.square: Tensor | float = 0.0
-        self.steps = 0
-
-    def step(self, gradient: Tensor, moved: Tensor, kept: float) -> tuple[Tensor, float]:
-        """What one step takes from P and from c, for a learning rate of 1."""
-        rule = self.rule
-        decay_apart = rule.kind == "adamw"
-        if not decay_apart:
-            gradient = gradient + rule.weight_decay * moved
-        mean_decay, square_decay = rule.betas
-        mean = mean_decay * self.mean + (1 - mean_decay) * gradient
-        # the mean square of a row of weights: gᵀ G g over the dimensions
-        squares = torch.einsum("rw,rs,sw->w", gradient, self.gram, gradient) / len(self.gram)
-        square = square_decay * self.square + (1 - square_decay) * squares.clamp(min=0)
-        self.mean = mean
-        self.square = square
-        self.steps += 1
-
-        deviation = (square / (1 - square_decay**self.steps)).sqrt() + rule.eps
-        change = mean / (1 - mean_decay**self.steps) / deviation
-        if not decay_apart:
-            return change, 0.0
-        return change + rule.weight_decay * moved, rule.weight_decay * kept
+        moved, state = rule.step(moved, gradient, state, number, step.rate, row_squares)
+        if rule.kind != "adam":  # which decays the gradient, and with it C by no known share
+            kept, state_kept = rule.step(kept, torch.zeros_like(kept), state_kept, number, step.rate)
+    return torch.stack(moves), torch.stack(all_kept)
 
 
 def _gram(visits: Visits, space: Tensor, moves: Tensor, uploads: Tensor, noise: float) -> tuple[Tensor, Tensor]:

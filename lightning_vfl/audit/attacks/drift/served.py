@@ -1,12 +1,17 @@
 """What the server has of the steps of a training: uploads, the gradients that it sent for them, and the recipe."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from lightning_vfl.protocols.optimizer_groups import SERVER
+
+TINY = 1e-20  # keeps the slope of a square root finite
+State = tuple[Tensor, ...]  # of the parties' optimiser, for one weight; empty before the first step
 EMPTY = 1e-9  # of the largest singular value, under which a direction has no uploads
 
 
@@ -29,6 +34,82 @@ class StepRule:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
+
+    def step(
+        self,
+        weight: Tensor,
+        gradient: Tensor,
+        state: State,
+        number: int,
+        rate: float,
+        square_of: Callable[[Tensor], Tensor] = torch.square,
+    ) -> tuple[Tensor, State]:
+        """A weight after a step, and the optimiser's state then, differentiable.
+
+        Args:
+            weight: before the step.
+            gradient: of the loss.
+            state: after the last step.
+            number: of the step, from 1 on.
+            rate: the learning rate.
+            square_of: what Adam's second moment is the mean of.
+
+        References:
+            Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
+        """
+        if self.weight_decay and self.kind == "adamw":
+            weight = weight * (1 - rate * self.weight_decay)
+        elif self.weight_decay:
+            gradient = gradient + self.weight_decay * weight
+        if self.kind == "sgd" and not self.momentum:
+            return weight - rate * gradient, ()
+
+        zeros = torch.zeros_like(gradient)
+        if self.kind == "sgd":
+            (velocity,) = state or (zeros,)
+            velocity = self.momentum * velocity + gradient
+            change = gradient + self.momentum * velocity if self.nesterov else velocity
+            return weight - rate * change, (velocity,)
+
+        mean_decay, square_decay = self.betas
+        mean, square = state or (zeros, zeros)
+        mean = mean_decay * mean + (1 - mean_decay) * gradient
+        square = square_decay * square + (1 - square_decay) * square_of(gradient)
+
+        mean_correction = 1 - mean_decay**number
+        square_correction = 1 - square_decay**number
+        deviation = (square / square_correction + TINY).sqrt() + self.eps
+        return weight - rate / mean_correction * mean / deviation, (mean, square)
+
+
+def rule_of(optimizer: torch.optim.Optimizer, decay: float = 0.0) -> tuple[StepRule, float] | None:
+    """The rule and the rate of an optimiser with equal settings for all parties; None: any other optimiser.
+
+    Args:
+        optimizer: of the parties.
+        decay: λ of a loss that has λ/2 times the square of all parameters, which is left out under ``adamw``.
+    """
+    groups = [group for group in optimizer.param_groups if group.get("name") != SERVER]
+    rules = [_rule_of_group(optimizer, group, decay) for group in groups]
+    return rules[0] if rules and all(rule == rules[0] for rule in rules) else None
+
+
+def _rule_of_group(
+    optimizer: torch.optim.Optimizer, settings: dict[str, Any], decay: float
+) -> tuple[StepRule, float] | None:
+    rate = float(settings.get("initial_lr", settings["lr"]))  # a schedule has changed the rate
+    weight_decay = float(settings.get("weight_decay", 0.0))
+    if isinstance(optimizer, torch.optim.SGD):
+        momentum = float(settings["momentum"])
+        return StepRule("sgd", momentum, bool(settings["nesterov"]), weight_decay=weight_decay + decay), rate
+    if not isinstance(optimizer, torch.optim.Adam):
+        return None
+    apart = isinstance(optimizer, torch.optim.AdamW) or settings.get("decoupled_weight_decay")
+    betas = tuple(settings["betas"])
+    eps = float(settings["eps"])
+    if apart:
+        return StepRule("adamw", betas=betas, eps=eps, weight_decay=weight_decay), rate
+    return StepRule("adam", betas=betas, eps=eps, weight_decay=weight_decay + decay), rate
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,19 +6,30 @@ under the recipe's optimiser, and columns and initial weights are moved until th
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.func import vjp
 
-from lightning_vfl.audit.attacks.drift.gauss_newton import gauss_newton
 from lightning_vfl.audit.attacks.drift.served import ServedSteps
-from lightning_vfl.audit.attacks.drift.unrolled import SHARPNESS, Activation, Unrolled
+from lightning_vfl.audit.attacks.drift.unrolled import SHARPNESS, Unrolled
+from lightning_vfl.networks.depth import HiddenLayer
 
 ITERATIONS = 3000  # of Adam, in all stages
 ADAM_RATE = 0.02
 ADAM_SHARE = 0.8  # of the time; the rest is for the Gauss-Newton steps
+STEPS = 30
+INNER_STEPS = 40  # of conjugate gradients, in one step
+INNER_GAIN = 1e-6  # of the squared slope: below it the conjugate gradients have ended
+SMALLEST_GAIN = 1e-3  # of a step, relative: below it the fit has ended
+FIRST_DAMPING = 1e-6  # of the mean square of the residual's slope by each unknown
+LEAST_DAMPING = 1e-12
 MEASURED_STEPS = 20  # of the training, to tell how long an iteration takes
+
+
+Product = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +51,9 @@ class SmoothedFit:
 
 def smoothed(
     served: ServedSteps,
-    hidden: int,
-    activation: Activation,
+    layer: HiddenLayer,
     seed: int = 0,
     seconds: float = 120.0,
-    bias: bool = True,
     iterations: int = ITERATIONS,
 ) -> SmoothedFit:
     r"""Columns of bottoms with one hidden layer, from the server's view of a training alone.
@@ -64,11 +73,9 @@ def smoothed(
 
     Args:
         served: the steps.
-        hidden: the width of the hidden layer of every bottom.
-        activation: of the hidden layer.
+        layer: the hidden layer of every bottom.
         seed: of the start.
         seconds: the time that the fit may take; one evaluation of the run may come on top.
-        bias: whether the layers have biases.
         iterations: of Adam.
 
     Raises:
@@ -76,11 +83,11 @@ def smoothed(
     """
     began = time.monotonic()
     deadline = began + seconds
-    run = Unrolled(served, hidden, activation, bias)
+    run = Unrolled(served, layer)
     if not bool((run.visits.count > 1).any()):
         raise ValueError("no record was uploaded twice; the smoothed fit needs a second epoch")
 
-    per_iteration = seconds_per_iteration(served, hidden, activation, bias)
+    per_iteration = seconds_per_iteration(served, layer)
     start = run.start(torch.Generator().manual_seed(seed))
     sharpest = SHARPNESS[-1]
     first_misfit = run.misfit(start, sharpest)
@@ -107,10 +114,10 @@ def smoothed(
     return SmoothedFit(columns, lowest, first_misfit, ended and planned == iterations)
 
 
-def seconds_per_iteration(served: ServedSteps, hidden: int, activation: Activation, bias: bool = True) -> float:
+def seconds_per_iteration(served: ServedSteps, layer: HiddenLayer) -> float:
     """The seconds that one iteration of ``smoothed`` takes, measured on the first steps."""
     first = replace(served, steps=served.steps[:MEASURED_STEPS])
-    run = Unrolled(first, hidden, activation, bias)
+    run = Unrolled(first, layer)
     start = run.start(torch.Generator().manual_seed(0))
     _slope(run, start, SHARPNESS[-1])  # warms up
     began = time.monotonic()
@@ -147,3 +154,87 @@ def _adam(run: Unrolled, start: Tensor, sharpness: float, iterations: int, deadl
         unknowns.grad = slope * free
         optimizer.step()
     return unknowns.detach() if misfit < first_misfit else start
+
+
+def gauss_newton(
+    residual: Callable[[Tensor], Tensor],
+    start: Tensor,
+    deadline: float,
+    free: Callable[[float], Tensor],
+) -> tuple[Tensor, bool]:
+    """The unknowns after damped Gauss-Newton steps, and whether these ended before the deadline.
+
+    Args:
+        residual: of unknowns; differentiable twice.
+        start: the first unknowns.
+        deadline: of ``time.monotonic``.
+        free: by the mean square of the residual, 1 for the unknowns that may move and 0 for the others.
+
+    References:
+        Nocedal, Wright, "Numerical Optimization", 2nd edition, 2006, section 10.3 (Levenberg-Marquardt).
+    """
+    unknowns = start
+    damping = FIRST_DAMPING
+    for _ in range(STEPS):
+        values, times, transposed_times = _linearised(residual, unknowns)
+        numbers = values.numel()
+        current = float(values.square().sum())
+        solved = _solve(values, times, transposed_times, free(current / numbers), damping * numbers, deadline)
+        if solved is None:
+            return unknowns, False
+
+        step, left = solved
+        after = float(residual(unknowns + step).square().sum())
+        if not after < current:
+            damping *= 8
+            continue
+        promised = current - float(left.square().sum())
+        kept_promise = (current - after) / promised
+        unknowns = unknowns + step
+        if kept_promise > 0.7:
+            damping = max(damping / 4, LEAST_DAMPING)
+        elif kept_promise < 0.3:
+            damping = damping * 4
+        if 1 - after / current < SMALLEST_GAIN:
+            break
+    return unknowns, True
+
+
+def _linearised(residual: Callable[[Tensor], Tensor], unknowns: Tensor) -> tuple[Tensor, Product, Product]:
+    """The residual, and the products of its Jacobian J: of v with J, and of v with Jᵀ."""
+    values, pull = vjp(residual, unknowns)[:2]
+    # Jᵀ v is linear in v, so that its own transposed product is the product with J
+    push = vjp(lambda v: pull(v)[0], torch.zeros_like(values))[1]
+    return values, lambda v: push(v)[0], lambda v: pull(v)[0]
+
+
+def _solve(
+    residual: Tensor, times: Product, transposed_times: Product, free: Tensor, ridge: float, deadline: float
+) -> tuple[Tensor, Tensor] | None:
+    """The step s that makes |r + J s|² + ridge |s|² small, by conjugate gradients, and -(r + J s); None: out of time.
+
+    References:
+        Paige, Saunders, "LSQR: An Algorithm for Sparse Linear Equations and Sparse Least Squares", ACM TOMS 8, 1982,
+        section 7.1 (conjugate gradients for least squares).
+    """
+    left = -residual
+    descent = transposed_times(left) * free
+    step = torch.zeros_like(descent)
+    direction = descent
+    size = float(descent.dot(descent))
+    smallest = INNER_GAIN * size
+    for _ in range(INNER_STEPS):
+        if time.monotonic() > deadline:
+            return None
+        moved = times(direction)
+        curvature = float(moved.square().sum() + ridge * direction.dot(direction))
+        length = size / curvature
+        step = step + length * direction
+        left = left - length * moved
+        descent = transposed_times(left) * free - ridge * step
+        last_size = size
+        size = float(descent.dot(descent))
+        if size < smallest:
+            break
+        direction = descent + size / last_size * direction
+    return step, left

@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attacks.drift.served import ServedSteps, StepRule, Visits
-
-Activation = Literal["relu", "tanh"]
-State = tuple[Tensor, ...]  # of the parties' optimiser, for one weight; empty before the first step
+from lightning_vfl.audit.attacks.drift.served import TINY, ServedSteps, State, Visits
+from lightning_vfl.networks.depth import HiddenLayer
 
 SHARPNESS = (4.0, 12.0, 40.0, 120.0, 400.0)  # β of the smoothed ReLU, stage by stage
 SMALL_MISFIT = 0.1  # of the drift; while the misfit is larger, the redundant unknowns would follow it, so they stay
 DRIFT_WEIGHT = 4.0  # how much more the change of a record's upload counts than its mean
 RIDGE = 1e-3  # of the first output weights
-TINY = 1e-20  # keeps the slope of a square root finite
 REDUNDANT = ("map", "shift", "log_scale")  # unknowns that the first uploads do not depend on
 
 
@@ -50,13 +47,13 @@ class Unrolled:
     The unknowns are one vector; ``shapes`` has their names and shapes in order.
     """
 
-    def __init__(self, served: ServedSteps, hidden: int, activation: Activation, bias: bool) -> None:
+    def __init__(self, served: ServedSteps, layer: HiddenLayer) -> None:
         self.rule = served.rule
-        self.activation = activation
-        self.bias = bias
+        self.activation = layer.activation
+        self.bias = layer.bias
         self.parties = len(served.columns)
         self.width_in = sum(served.columns)
-        self.hidden = hidden * self.parties
+        self.hidden = layer.width * self.parties
         self.visits = Visits.of(served)
         self.batches = list(self._batches(served))
 
@@ -69,7 +66,7 @@ class Unrolled:
 
         columns_of = torch.tensor(served.columns)
         party_of_column = torch.arange(self.parties).repeat_interleave(columns_of)
-        party_of_unit = torch.arange(self.parties).repeat_interleave(hidden)
+        party_of_unit = torch.arange(self.parties).repeat_interleave(layer.width)
         self.same_party = (party_of_column[:, None] == party_of_column).double()
         self.reads = (party_of_unit[:, None] == party_of_column).double()  # (H, d)
 
@@ -178,7 +175,7 @@ class Unrolled:
             upload, gradients = self._forward_and_backward(weights, columns[batch.rows], batch.gradient, sharpness)
             uploads.append(upload)
             stepped = [
-                _step(self.rule, weight, gradient, state, number, batch.rate)
+                self.rule.step(weight, gradient, state, number, batch.rate)
                 for weight, gradient, state in zip(weights, gradients, states, strict=True)
             ]
             weights = Weights(*(weight for weight, _ in stepped))
@@ -214,42 +211,3 @@ class Unrolled:
 def _uniform(*shape: int, generator: torch.Generator) -> Tensor:
     """Draws between -1 and 1."""
     return 2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1
-
-
-def _step(
-    rule: StepRule, weight: Tensor, gradient: Tensor, state: State, number: int, rate: float
-) -> tuple[Tensor, State]:
-    """A weight after a step of the parties' optimiser, and the optimiser's state then; steps count from 1."""
-    if rule.weight_decay and rule.kind == "adamw":
-        weight = weight * (1 - rate * rule.weight_decay)
-    elif rule.weight_decay:
-        gradient = gradient + rule.weight_decay * weight
-    if rule.kind != "sgd":
-        return _adam(rule, weight, gradient, state, number, rate)
-    if not rule.momentum:
-        return weight - rate * gradient, ()
-
-    velocity = state[0] if state else torch.zeros_like(gradient)
-    velocity = rule.momentum * velocity + gradient
-    change = gradient + rule.momentum * velocity if rule.nesterov else velocity
-    return weight - rate * change, (velocity,)
-
-
-def _adam(
-    rule: StepRule, weight: Tensor, gradient: Tensor, state: State, number: int, rate: float
-) -> tuple[Tensor, State]:
-    """As ``_step``, for Adam with the decay applied.
-
-    References:
-        Kingma, Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1.
-    """
-    mean_decay, square_decay = rule.betas
-    zeros = torch.zeros_like(gradient)
-    mean, square = state or (zeros, zeros)
-    mean = mean_decay * mean + (1 - mean_decay) * gradient
-    square = square_decay * square + (1 - square_decay) * gradient**2
-
-    mean_correction = 1 - mean_decay**number
-    square_correction = 1 - square_decay**number
-    deviation = (square / square_correction + TINY).sqrt() + rule.eps
-    return weight - rate / mean_correction * mean / deviation, (mean, square)
