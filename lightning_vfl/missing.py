@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.networks.memory import EmbeddingMemory, LastMessages, LatestEmbeddings
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
-from lightning_vfl.rebuildable import Rebuildable
+from lightning_vfl.rebuildable import Rebuildable, printed_without
 from lightning_vfl.wire import Message, ServerView
 
 __all__ = ["Exclude", "LastMessage", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
@@ -66,9 +66,7 @@ class MissingPolicy(Rebuildable, ABC):
         """
 
     def __repr__(self) -> str:
-        hidden = ("stand_in", "memory", "padding")
-        settings = (f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_") and k not in hidden)
-        return f"{type(self).__name__}({', '.join(settings)})"
+        return printed_without(self, ("stand_in", "memory", "padding"))
 
 
 def refuse_broken_policy(policy: MissingPolicy, parties: int) -> None:

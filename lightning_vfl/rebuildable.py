@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial, reduce
 from typing import Any, Self
 
@@ -47,6 +47,17 @@ class Rebuildable:
                 raise NotPlain(f"a {type(self).__name__} with *{name}")
             named |= given[name] if parameter.kind is parameter.VAR_KEYWORD else {name: given[name]}
         return named
+
+
+def printed(thing: object) -> str:
+    """An object as a call of its class with its public attributes."""
+    return printed_without(thing, ())
+
+
+def printed_without(thing: object, hidden: Collection[str]) -> str:
+    """An object as a call of its class with its public attributes but for the hidden ones."""
+    settings = ", ".join(f"{k}={v!r}" for k, v in vars(thing).items() if k[0] != "_" and k not in hidden)
+    return f"{type(thing).__name__}({settings})"
 
 
 def names_given(made: Rebuildable, otherwise: Iterable[str]) -> set[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rebuildable import printed
 from lightning_vfl.streams import permutation
 from lightning_vfl.types import Roster
 
@@ -125,9 +126,7 @@ class Partitioner(ABC):
         """Whether parts that depend on training records are declared public knowledge."""
         return False
 
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
-        return f"{type(self).__name__}({settings})"
+    __repr__ = printed
 
 
 def _refuse_other_parts(who: str, parts: object) -> None:

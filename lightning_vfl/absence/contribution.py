@@ -11,8 +11,8 @@ from torch.nn.functional import one_hot
 
 from lightning_vfl.absence.asked import Subset
 from lightning_vfl.absence.measure import Embedded, embed, moments_of, predicted_without, refuse_unable
-from lightning_vfl.absence.shapley import coalitions_of, orders_of, shapley
-from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude, Moments
+from lightning_vfl.absence.shapley import Numbers, coalitions_of, orders_of, shapley
+from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
@@ -22,11 +22,6 @@ from lightning_vfl.types import VerticalBatch
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.float64]
-
-_EVERYBODY = Exclude()  # nobody is replaced where everybody is there
 
 
 @dataclass(frozen=True)
@@ -82,23 +77,17 @@ def by_absence(
     refuse_unable(module, stand_in)
     players = players_of(module.roster.parties, module.active)
     orders = orders_of(players, module.seed)
-    coalitions = coalitions_of(players, orders)
     values: dict[Subset, Numbers] = {}
     with torch.no_grad(), evaluating(module):
-        records = embed(module, batches)
-        moments = moments_of(module, training) if stand_in.learns else None
-        filler = Filler(labels_of(training))
-        draws = resampled(len(records.labels), resamples, module.seed)
-        for coalition in coalitions:
-            absent = tuple(player for player in players if player not in coalition)
-            predictions = filler.predictions(module, records, absent, stand_in, moments)
-            values[coalition] = scores(module, predictions, records.labels, draws)
+        scorer = Scorer(module, batches, training, stand_in, resamples)
+        for coalition in coalitions_of(players, orders):
+            values[coalition] = scorer.scores(tuple(player for player in players if player not in coalition))
     names = [str(name) for name in module.test.metrics.keys()]  # noqa: SIM118  # a MetricCollection's values differ
     return contributions(values, players, orders, names)
 
 
 def contributions(
-    values: Mapping[Subset, "Numbers"],
+    values: Mapping[Subset, Numbers],
     players: Sequence[int],
     orders: Sequence[Subset] | None,
     metrics: Sequence[str],
@@ -150,31 +139,25 @@ def importance(
     """
     import pandas as pd
 
-    refuse_unable(module, _EVERYBODY)
+    everybody = Exclude()  # replaces nobody
+    refuse_unable(module, everybody)
     batches = list(batches)
     features = torch.cat([batch.features[party] for batch in batches]).to(module.device)
     if features.ndim != 2:
         raise ConfigurationError(f"--columns: the features of party {party} are no table; name a party with columns")
     rows = []
     with torch.no_grad(), evaluating(module):
-        records = embed(module, batches)
-        labels = records.labels
-        filler = Filler(labels.cpu())
-
-        def scores_with(embedding: Tensor) -> "Numbers":
-            """The metrics if the party sends this embedding."""
-            h = tuple(embedding if m == party else x for m, x in enumerate(records.h))
-            return scores(module, filler.predictions(module, records._replace(h=h), ()), labels, [])
-
-        usual = scores_with(records.h[party])
-        held = torch.arange(len(labels)) if records.present is None else records.present[:, party].nonzero()[:, 0].cpu()
+        scorer = Scorer(module, batches, batches, everybody)
+        usual = scorer.scores()
+        present = scorer.records.present
+        held = torch.arange(len(features)) if present is None else present[:, party].nonzero()[:, 0].cpu()
         for position, column in enumerate(columns):
             drops = []
             for repeat in range(repeats):
                 order = torch.from_numpy(permutation(len(held), module.seed, "importance", party, position, repeat))
                 permuted = features.clone()
                 permuted[held, position] = features[held[order], position]
-                drops.append(usual - scores_with(module.bottoms.one(party, permuted)))
+                drops.append(usual - scorer.scores(sent={party: module.bottoms.one(party, permuted)}))
             mean = np.mean(drops, 0)
             error = np.std(drops, 0, ddof=1) / np.sqrt(repeats) if repeats > 1 else np.full_like(mean, np.nan)
             for number, metric in enumerate(module.test.metrics.keys()):
@@ -211,7 +194,7 @@ def typical(labels: Tensor, like: Tensor) -> Tensor:
     )
 
 
-def without_features(module: VFLModule, data: VerticalDataModule) -> "Numbers":
+def without_features(module: VFLModule, data: VerticalDataModule) -> Numbers:
     """(metrics,) the metrics of the test records if nobody gives features, for a model that is built."""
     labels = torch.cat([batch.labels for batch in data.test_dataloader() if batch.labels is not None])
     outputs = torch.zeros(1, module.objective.outputs(data.num_classes))
@@ -219,30 +202,55 @@ def without_features(module: VFLModule, data: VerticalDataModule) -> "Numbers":
     return scores(module, constant.expand(len(labels), *constant.shape), labels, [])
 
 
-class Filler:
-    """Predictions of all records: where a coalition gives none, the prediction without any features.
+class Scorer:
+    """The metrics of a trained model on records that every bottom has seen once, whoever is absent.
+
+    A record that nobody answers gets the prediction of ``typical``, which needs no features. The module is in
+    evaluation mode, without gradients.
 
     Args:
-        labels: of the training records.
+        module: the trained model; its metrics are used.
+        batches: the records.
+        training: the training records, whose labels give ``typical``, and a stand-in its moments.
+        stand_in: the replacement for absent parties.
+        resamples: how often the records are drawn anew.
     """
 
-    def __init__(self, labels: Tensor) -> None:
-        self._labels = labels
-        self._typical: Tensor | None = None
-
-    def predictions(
+    def __init__(
         self,
         module: VFLModule,
-        records: Embedded,
-        absent: Subset,
-        stand_in: AbsentStandIn = _EVERYBODY,
-        moments: Moments | None = None,
-    ) -> Tensor:
-        """The predictions without some parties; the first call needs a prediction of the model, to know its shape."""
+        batches: Iterable[VerticalBatch],
+        training: Iterable[VerticalBatch],
+        stand_in: AbsentStandIn,
+        resamples: int = 0,
+    ) -> None:
+        self.records = embed(module, batches)
+        self._module = module
+        self._stand_in = stand_in
+        self._moments = moments_of(module, training) if stand_in.learns else None
+        self._labels = labels_of(training)
+        self._typical: Tensor | None = None
+        self._draws = resampled(len(self.records.labels), resamples, module.seed)
+
+    def scores(self, absent: Subset = (), sent: Mapping[int, Tensor] | None = None) -> Numbers:
+        """(metrics × (1 + resamples),) the metrics without some parties.
+
+        The first call needs a prediction of the model, to know its shape.
+
+        Args:
+            absent: their numbers.
+            sent: by party, embeddings (N, D_m) that it sends in place of its own; None: there are none.
+        """
+        h = tuple((sent or {}).get(party, own) for party, own in enumerate(self.records.h))
+        predictions = self._predictions(absent, self.records._replace(h=h))
+        return scores(self._module, predictions, self.records.labels, self._draws)
+
+    def _predictions(self, absent: Subset, records: Embedded) -> Tensor:
         answered = torch.zeros(len(records.labels), dtype=torch.bool, device=records.labels.device)
         parts = []
-        if len(absent) < module.roster.parties:
-            for part, some, predicted in predicted_without(module, records, absent, stand_in, moments):
+        if len(absent) < len(records.h):
+            without = predicted_without(self._module, records, absent, self._stand_in, self._moments)
+            for part, some, predicted in without:
                 answered[part] = some.to(answered.device)
                 if predicted is not None:
                     parts.append(predicted)
@@ -254,7 +262,7 @@ class Filler:
         return filled
 
 
-def scores(module: VFLModule, predictions: Tensor, labels: Tensor, draws: Sequence[Tensor]) -> "Numbers":
+def scores(module: VFLModule, predictions: Tensor, labels: Tensor, draws: Sequence[Tensor]) -> Numbers:
     """(metrics × (1 + draws),) the metrics of all records, and of each draw of them."""
     metrics = module.test.metrics.clone()
     columns = []
@@ -277,7 +285,7 @@ def resampled(records: int, resamples: int, seed: int) -> list[Tensor]:
     return draws
 
 
-def interval_of(values: "Numbers") -> tuple[float, float]:
+def interval_of(values: Numbers) -> tuple[float, float]:
     """The 2.5 and 97.5 % quantiles; NaN without resamples, and a resample without a value does not count."""
     defined = values[~np.isnan(values)]
     if not len(defined):

@@ -10,8 +10,9 @@ from torch import Tensor
 from torchmetrics import MetricCollection
 
 from lightning_vfl import simulation
-from lightning_vfl.absence.contribution import Filler, interval_of, labels_of, resampled, scores
-from lightning_vfl.absence.measure import Embedded, embed, moments_of, refuse_unable
+from lightning_vfl.absence.contribution import Scorer, interval_of
+from lightning_vfl.absence.measure import refuse_unable
+from lightning_vfl.absence.shapley import Numbers
 from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -21,8 +22,6 @@ from lightning_vfl.simulation.data_faults import DataFault
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from lightning_vfl.absence.contribution import Numbers
 
 ABSENT, NOBODY = "absent", "nothing"
 STRENGTHS = {  # the setting of each fault that the grid varies
@@ -157,31 +156,21 @@ def by_test(
     """
     stand_in = stand_in or Exclude()
     refuse_unable(module, stand_in)
-    batches = list(data.test_dataloader())
     values: dict[tuple[int, Disturbance], Numbers] = {}
     with torch.no_grad(), evaluating(module):
-        records = embed(module, batches)
-        moments = moments_of(module, data.train_dataloader()) if stand_in.learns else None
-        filler = Filler(labels_of(data.train_dataloader()))
-
-        draws = resampled(len(records.labels), resamples, module.seed)
-
-        def measured(some: Embedded, away: tuple[int, ...] = ()) -> "Numbers":
-            return scores(module, filler.predictions(module, some, away, stand_in, moments), some.labels, draws)
-
-        usual = measured(records)
+        scorer = Scorer(module, data.test_dataloader(), data.train_dataloader(), stand_in, resamples)
+        usual = scorer.scores()
         for party in absent:
-            values[party, Disturbance(ABSENT)] = measured(records, (party,))
+            values[party, Disturbance(ABSENT)] = scorer.scores((party,))
         for party in parties:
             for disturbance in disturbances:
-                h = list(records.h)
-                h[party] = _embedding(module, data, disturbance.at(party))
-                values[party, disturbance] = measured(records._replace(h=tuple(h)))
+                sent = {party: _embedding(module, data, disturbance.at(party))}
+                values[party, disturbance] = scorer.scores(sent=sent)
     return table_of(values, usual, module.test.metrics)
 
 
 def table_of(
-    values: "Mapping[tuple[int, Disturbance], Numbers]", usual: "Numbers", metrics: MetricCollection
+    values: Mapping[tuple[int, Disturbance], Numbers], usual: Numbers, metrics: MetricCollection
 ) -> Robustness:
     """The table of the grid.
 

@@ -3,17 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_vfl.absence.asked import EXACT, Subset
 from lightning_vfl.streams import permutation
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.float64]
+Numbers = NDArray[np.float64]
 
 ORDERS = 32  # sampled orders, so that at most as many coalitions are measured as `--absent all` samples subsets
 
@@ -41,8 +38,8 @@ def coalitions_of(players: Sequence[int], orders: Sequence[Subset] | None) -> tu
 
 
 def shapley(
-    values: Mapping[Subset, "Numbers"], players: Sequence[int], orders: Sequence[Subset] | None
-) -> tuple["Numbers", "Numbers"]:
+    values: Mapping[Subset, Numbers], players: Sequence[int], orders: Sequence[Subset] | None
+) -> tuple[Numbers, Numbers]:
     r"""The Shapley value of every party.
 
     With n players and the value v of a coalition, party m gets
@@ -78,7 +75,7 @@ def shapley(
     return added.mean(0), added.std(0, ddof=1) / sqrt(len(orders))
 
 
-def _weighted(values: Mapping[Subset, "Numbers"], players: Sequence[int], party: int) -> Iterator["Numbers"]:
+def _weighted(values: Mapping[Subset, Numbers], players: Sequence[int], party: int) -> Iterator[Numbers]:
     """What a party adds to each coalition of the others, times the share of orders in which it joins this one."""
     others = sorted(player for player in players if player != party)
     for size in range(len(players)):
@@ -88,7 +85,7 @@ def _weighted(values: Mapping[Subset, "Numbers"], players: Sequence[int], party:
             yield share * (values[joined] - values[coalition])
 
 
-def _added(values: Mapping[Subset, "Numbers"], players: Sequence[int], order: Subset) -> "Numbers":
+def _added(values: Mapping[Subset, Numbers], players: Sequence[int], order: Subset) -> Numbers:
     """(players, K), what each party adds when the parties join in this order."""
     added = {}
     for place, party in enumerate(order):

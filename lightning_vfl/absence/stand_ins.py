@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.rebuildable import Rebuildable
+from lightning_vfl.rebuildable import Rebuildable, printed
 from lightning_vfl.types import Roll
 
 
@@ -77,8 +77,7 @@ class AbsentStandIn(Rebuildable, ABC):
             moments: of the training embeddings; None if ``learns`` is False.
         """
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items() if k[0] != '_')})"
+    __repr__ = printed
 
 
 class Exclude(AbsentStandIn):

@@ -53,8 +53,8 @@ class ContributionCommand(Command):
         stand_in = stand_in_named(cli.given.stand_in)
         cli.build()
         from lightning_vfl.absence import contribution
-        from lightning_vfl.absence.contribution_report import write_columns, write_report
         from lightning_vfl.absence.measure import refuse_unable
+        from lightning_vfl.absence.report import write_columns, write_contributions
         from lightning_vfl.commands.before_test import BeforeTest
         from lightning_vfl.datamodules.party_number import party_number
         from lightning_vfl.protocols.run_folder import run_folder
@@ -73,7 +73,7 @@ class ContributionCommand(Command):
         found = contribution.by_absence(
             model, data.test_dataloader(), data.train_dataloader(), stand_in, cli.given.resamples
         )
-        files = write_report(found, folder, data.party_names)
+        files = write_contributions(found, folder, data.party_names)
         files += [write_columns(table, folder, data.party_names[party]) for party, table in tables.items()]
         print_files(files)
         return 0
@@ -96,7 +96,7 @@ def _retrain(cli: CLI) -> int:
     given["ckpt_path"] = None
     cli.build()
     from lightning_vfl.absence.contribution import contributions, players_of, without_features
-    from lightning_vfl.absence.contribution_report import write_report
+    from lightning_vfl.absence.report import write_contributions
     from lightning_vfl.absence.shapley import coalitions_of, orders_of
 
     model, data = cli.model, cli.datamodule
@@ -117,7 +117,7 @@ def _retrain(cli: CLI) -> int:
     if () not in values:
         values[()] = without_features(model, data)
     found = contributions(values, players, orders, [str(name) for name in model.test.metrics])
-    print_files(write_report(found, out, data.party_names))
+    print_files(write_contributions(found, out, data.party_names))
     return 0
 
 

@@ -66,7 +66,7 @@ class RobustnessCommand(Command):
 
     def run(self, cli: CLI) -> int:
         given = cli.given
-        from lightning_vfl.absence.robustness_report import compare, write_report
+        from lightning_vfl.absence.report import compare, write_robustness
 
         disturbances, absent = _asked(given)
         retrained = given.by == "retraining"
@@ -74,7 +74,7 @@ class RobustnessCommand(Command):
             raise ConfigurationError("robustness needs a trained model; give --ckpt_path best, or --by retraining")
         found, folder = (_retrained if retrained else _tested)(cli, disturbances, absent)
         method = f"{type(cli.model).__name__} with {type(cli.model.aggregator).__name__}"
-        files = write_report(found, method, folder, cli.datamodule.party_names)
+        files = write_robustness(found, method, folder, cli.datamodule.party_names)
         if given.methods:
             files += compare([*map(Path, given.methods), folder], folder)
         print_files(files)

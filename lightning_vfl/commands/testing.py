@@ -44,7 +44,7 @@ class TestCommand(TrainerCommand):
 
         cli.trainer.callbacks.append(BeforeTest(lambda: absence.refuse(model, asked(), stand_in)))
         cli.run_trainer()
-        from lightning_vfl.absence.report import write_report
+        from lightning_vfl.absence.report import write_absent
         from lightning_vfl.protocols.run_folder import run_folder
 
         training = ()
@@ -52,5 +52,5 @@ class TestCommand(TrainerCommand):
             data.setup("fit")
             training = data.train_dataloader()
         measured = absence.measure(model, data.test_dataloader(), asked(), stand_in, training)
-        print_files(write_report(measured, Path(run_folder(cli.trainer)), data.party_names))
+        print_files(write_absent(measured, Path(run_folder(cli.trainer)), data.party_names))
         return 0

@@ -27,7 +27,7 @@ from lightning_vfl.protocols.subset_copies import (
     sampled_sizes,
     size_weights,
 )
-from lightning_vfl.rebuildable import Rebuildable
+from lightning_vfl.rebuildable import Rebuildable, printed
 from lightning_vfl.simulation.draws import uniforms
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.types import Roll, Roster, RoundNames, VerticalBatch, joint_rows
@@ -79,9 +79,7 @@ class Subsets(Rebuildable, ABC):
     def absences(self) -> tuple[FaultModel, ...]:
         """Absences that the server announces in training, for subsets of whole rounds."""
 
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
-        return f"{type(self).__name__}({settings})"
+    __repr__ = printed
 
 
 class Everybody(Subsets):

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.checks import one_of
+from lightning_vfl.checks import one_of, within
 from lightning_vfl.simulation.draws import BLOCK, uniform_block
-from lightning_vfl.simulation.faults import FaultModel, RoundOutcome, probability
+from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.streams import Name
 from lightning_vfl.types import Roster
 
@@ -55,20 +55,17 @@ class Crashes(FaultModel):
     """
 
     stream_name: ClassVar[str] = "CrashChain"
+    announces = False
 
     def __init__(self, what: str, down: float, rejoin: float) -> None:
         one_of("what", what, ("guests", "hosts", "connections"))
         self.what = what
-        self.down = probability("down", down)
-        self.rejoin = probability("rejoin", rejoin)
+        self.down = within("down", down, 0, 1)
+        self.rejoin = within("rejoin", rejoin, 0, 1)
 
     @property
     def silent(self) -> bool:
         return self.down > 0 and self.what != "hosts"  # the server waits for no message of a host
-
-    @property
-    def announces(self) -> bool:
-        return False
 
     @property
     def tells_hosts_apart(self) -> bool:
@@ -79,9 +76,8 @@ class Crashes(FaultModel):
         if self.what == "guests":
             alive = self._alive(request, roster.parties, seed, "guests")
             return replace(nothing, sends=alive, receives=alive)
-        each = (
-            1 if self.what == "hosts" else roster.parties
-        )  # one stream for each host, independent of the number of hosts
+        # one stream for each host, independent of the number of hosts
+        each = 1 if self.what == "hosts" else roster.parties
         states = [self._alive(request, each, seed, self.what, host) for host in range(roster.hosts)]
         if self.what == "hosts":
             return replace(nothing, hosts=torch.cat(states))

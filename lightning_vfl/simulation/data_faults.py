@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lightning_vfl.checks import one_of, positive, within
+from lightning_vfl.rebuildable import printed_without
 from lightning_vfl.simulation.portable import exp, normal_quantile
 from lightning_vfl.streams import permutation, seed_of, stream, uniform
 
@@ -67,8 +68,7 @@ class DataFault(ABC):
         """The features of all records that the party holds, (n, *S), after the fault; ``x`` itself stays unchanged."""
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if k != "splits" or v != SPLITS)
-        return f"{type(self).__name__}({settings})"
+        return printed_without(self, ("splits",) if self.splits == SPLITS else ())
 
 
 class Noise(DataFault):

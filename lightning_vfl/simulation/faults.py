@@ -17,8 +17,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError, reason
+from lightning_vfl.rebuildable import printed
 from lightning_vfl.streams import seed_of
 from lightning_vfl.types import Roster
 
@@ -27,12 +27,10 @@ _REMEMBERED = 4096  # cached outcomes: asynchronous parties ask for the same req
 
 @dataclass(frozen=True, eq=False)  # comparing tensors gives no single truth value
 class RoundOutcome:
-    """The outcome of one request for all parties, hosts and links; ``a & b`` is the outcome if both faults happen.
+    """The outcome of one request for all parties, hosts and links; ``together`` joins those of several models.
 
     Shapes: (M,) for parties, (H,) for hosts, (M, H) for links; on the CPU.
     Units: ``delay`` and ``peer_delay`` float64 seconds, 0 or more; ``slowdown`` float64, 1 or more; the others bool.
-    Guarantee: ``&`` is commutative and, except for the rounding of seconds, associative.
-        ``RoundOutcome.nothing(roster)`` is its neutral element.
 
     Args:
         delay: seconds that pass before a party sends to the server.
@@ -65,26 +63,20 @@ class RoundOutcome:
             hosts, links = torch.ones(h, dtype=torch.bool), torch.ones(m, h, dtype=torch.bool)
         return cls(zero, zero, one, yes, yes, yes, hosts, links)
 
-    def __and__(self, other: "RoundOutcome") -> "RoundOutcome":
-        return RoundOutcome(**{name: join(getattr(self, name), getattr(other, name)) for name, join in _JOIN.items()})
-
 
 _JOIN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "delay": torch.add,
     "peer_delay": torch.add,
     "slowdown": torch.mul,
-    "announced": torch.logical_and,
-    "sends": torch.logical_and,
-    "receives": torch.logical_and,
-    "hosts": torch.logical_and,
-    "links": torch.logical_and,
+    **dict.fromkeys(("announced", "sends", "receives", "hosts", "links"), torch.logical_and),
 }
+LEAST = {"delay": 0, "peer_delay": 0, "slowdown": 1}
 
 
 def together(nothing: RoundOutcome, outcomes: Sequence[RoundOutcome]) -> RoundOutcome:
-    """The joint outcome of several models: ``&`` over all, skipping the fields that a model did not change.
+    """The outcome if the faults of several models happen: seconds add up, slowdowns multiply, flags hold together.
 
-    ``nothing`` is the neutral element. A field that is the same tensor object as in ``nothing`` was not changed.
+    A field that is the same tensor object as in ``nothing`` was not changed by a model, and is skipped.
     """
     joined = {}
     for name, join in _JOIN.items():
@@ -129,6 +121,8 @@ class FaultModel(ABC):
 
     def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
         """(H,) bool, the hosts' part of ``sample``, for protocols in which hosts have their own requests."""
+        if not self.tells_hosts_apart:
+            return RoundOutcome.nothing(roster).hosts
         return self.sample(request, roster, seed).hosts
 
     @property
@@ -150,9 +144,7 @@ class FaultModel(ABC):
         """(M,) bool, the parties known to be slow for the whole run, which ``Ignore`` never calls; default: none."""
         return torch.zeros(roster.parties, dtype=torch.bool)
 
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
-        return f"{type(self).__name__}({settings})"
+    __repr__ = printed
 
 
 class Faults:
@@ -299,21 +291,9 @@ def _refuse_wrong_values(model: FaultModel, outcome: RoundOutcome, nothing: Roun
             f"{type(model).__name__} writes into a tensor of RoundOutcome.nothing, which all requests share; return "
             "replace(outcome, FIELD=tensor) with a tensor of its own"
         )
-    for name, least in _LEAST.items():
+    for name, least in LEAST.items():
         value = getattr(outcome, name)
         if value is not getattr(nothing, name) and not float(value.min()) >= least:
             raise ConfigurationError(
                 f"{name} that {type(model).__name__} samples must be {least} or more; got {value.tolist()}"
             )
-
-
-_LEAST = {"delay": 0, "peer_delay": 0, "slowdown": 1}
-
-
-def probability(name: str, value: float) -> float:
-    """The value of a setting that must be a probability.
-
-    Raises:
-        ConfigurationError: if it is not a probability.
-    """
-    return within(name, value, 0, 1)

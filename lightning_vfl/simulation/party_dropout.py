@@ -6,11 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from lightning_vfl.checks import within
 from lightning_vfl.simulation.draws import uniforms
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
-from lightning_vfl.simulation.faults import probability as checked
 from lightning_vfl.types import Roster
 
 
@@ -42,10 +41,11 @@ class PartyDropout(FaultModel):
     """
 
     stream_name: ClassVar[str] = "RandomAbsence"
+    tells_hosts_apart = False
 
     def __init__(self, probability: float, proportion: float, announced: bool = True) -> None:
-        self.probability = checked("probability", probability)
-        self.proportion = checked("proportion", proportion)
+        self.probability = within("probability", probability, 0, 1)
+        self.proportion = within("proportion", proportion, 0, 1)
         self.announced = announced
 
     @property
@@ -55,10 +55,6 @@ class PartyDropout(FaultModel):
     @property
     def announces(self) -> bool:
         return self.announced and self.probability > 0
-
-    @property
-    def tells_hosts_apart(self) -> bool:
-        return False
 
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
         number = request // 2
@@ -71,6 +67,3 @@ class PartyDropout(FaultModel):
         there = torch.ones(roster.parties, dtype=torch.bool)
         there[passive[np.argsort(lots, kind="stable")[:away]]] = False
         return replace(nothing, announced=there) if self.announced else replace(nothing, sends=there)
-
-    def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
-        return RoundOutcome.nothing(roster).hosts

@@ -54,6 +54,8 @@ class Stragglers(FaultModel):
     """
 
     stream_name: ClassVar[str] = "SlowParties"
+    announces = False
+    tells_hosts_apart = False
 
     def __init__(
         self,
@@ -71,17 +73,8 @@ class Stragglers(FaultModel):
         self.slow = slow or Exponential(0.1, step=0.1)
         self.parties = parties
         self.delay_of = dict(delay_of or {})
-        self._blocks: dict[
-            tuple[int, int, int], tuple[Tensor, Tensor, Tensor]
-        ] = {}  # cached results of a pure function
-
-    @property
-    def announces(self) -> bool:
-        return False
-
-    @property
-    def tells_hosts_apart(self) -> bool:
-        return False
+        # cached results of a pure function
+        self._blocks: dict[tuple[int, int, int], tuple[Tensor, Tensor, Tensor]] = {}
 
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
         block, row = divmod(request, BLOCK)
@@ -103,9 +96,6 @@ class Stragglers(FaultModel):
                 seconds[:, who] = kind.seconds(u.reshape(-1), np.tile(rank, BLOCK)).reshape(BLOCK, -1)
             slowdown[who] = kind.slowdown(rank)
         return torch.from_numpy(delays), torch.from_numpy(peer_delays), torch.from_numpy(slowdown)
-
-    def hosts(self, request: int, roster: Roster, seed: int) -> Tensor:
-        return RoundOutcome.nothing(roster).hosts
 
     def stragglers(self, roster: Roster, seed: int) -> Tensor:
         slow = torch.zeros(roster.parties, dtype=torch.bool)

@@ -251,18 +251,16 @@ class _Reader:
         return int(numbers.max()) + 1
 
     def _check_rectangle(self) -> None:
-        """Check that the table has every party at every step exactly once."""
-        rows = list(zip(self.table[self.step].tolist(), self.table["party"].tolist(), strict=True))
-        wanted = ((step, party) for step in range(self.steps) for party in range(self.parties))
-        for row, expected in zip(rows, wanted, strict=False):  # both are sorted: the first difference is the error
-            if row != expected:
-                twice = row < expected
-                step, party = row if twice else expected
-                problem, fix = ("twice", "remove one") if twice else ("not at all", "add its row")
-                raise ConfigurationError(f"{self.name} has {self.step} {step} of party {party} {problem}; {fix}")
-        if len(rows) != self.steps * self.parties:  # the last row twice: a missing row would have been found above
-            step, party = rows[-1]
-            raise ConfigurationError(f"{self.name} has {self.step} {step} of party {party} twice; remove one")
+        """Check that the table, which is sorted, has every party at every step exactly once."""
+        places = (self.table[self.step] * self.parties + self.table["party"]).to_numpy()
+        differing = np.flatnonzero(places != np.arange(len(places)))
+        first = int(differing[0]) if len(differing) else len(places)
+        if first == len(places) == self.steps * self.parties:
+            return
+        twice = first < len(places) and places[first] < first
+        step, party = divmod(int(places[first]) if twice else first, self.parties)
+        problem, fix = ("twice", "remove one") if twice else ("not at all", "add its row")
+        raise ConfigurationError(f"{self.name} has {self.step} {step} of party {party} {problem}; {fix}")
 
     def _field(self, column: str) -> Tensor:
         """A column as (R, M); without the column, no fault."""

@@ -8,11 +8,9 @@ from functools import cached_property
 
 import torch
 
-from lightning_vfl.simulation.faults import FaultModel, RoundOutcome, differing
+from lightning_vfl.simulation.faults import LEAST, FaultModel, RoundOutcome, differing
 from lightning_vfl.testing.law import Law, LawBroken, require
 from lightning_vfl.types import Roster
-
-LEAST = {"delay": 0, "peer_delay": 0, "slowdown": 1}  # of the fields that are numbers
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 
 from lightning_vfl.absence.asked import parse
 from lightning_vfl.absence.measure import Measured
-from lightning_vfl.absence.report import show
+from lightning_vfl.absence.report import show_absent
 from lightning_vfl.commands.audit import _numbered
 from lightning_vfl.datamodules import Digits, VerticalDataModule
 from lightning_vfl.datamodules.party_number import party_number
@@ -56,5 +56,5 @@ def test_the_table_tells_of_names(data: type[VerticalDataModule], text, capsys):
     row = {"what": "subset", "absent": "1 3", "number": 2.0, "p": float("nan"), "metric": "test/accuracy"}
     row |= {"value": 0.5, "half_width": 0.0, "subsets": 1, "records": 9, "left_out": 0}
     measured = Measured(pd.DataFrame([row]), exact=True)
-    show(measured, data().party_names)
+    show_absent(measured, data().party_names)
     assert text in capsys.readouterr().out

@@ -4,6 +4,7 @@ import importlib
 import pickle
 import pkgutil
 from dataclasses import fields
+from functools import reduce
 
 import pytest
 import torch
@@ -42,8 +43,8 @@ def recorded(folder):
     roster = ROSTERS["grouped, three hosts"]
 
     def faults_at(request):
-        first, second, third = (model.sample(request, roster, seed=0) for model in models)
-        return first & second & third
+        sampled = [model.sample(request, roster, seed=0) for model in models]
+        return together(RoundOutcome.nothing(roster), sampled)
 
     write(record(faults_at, REQUESTS), str(folder / "trace.parquet"))
     return TraceReplay(str(folder / "trace.parquet"))
@@ -139,7 +140,8 @@ def test_the_active_party_is_never_announced_away(models, name):
 def test_the_faultless_outcome_is_neutral(models, name):
     roster = ROSTERS["three"]
     for outcome in outcomes(models[name], roster, seed=3, requests=5):
-        assert equal(outcome & RoundOutcome.nothing(roster), outcome)
+        nothing = RoundOutcome.nothing(roster)
+        assert equal(together(nothing, [outcome, nothing]), outcome)
 
 
 @every_model
@@ -158,8 +160,11 @@ def test_all_models_together_are_joined_one_by_one(models, who, request_):
     roster = ROSTERS[who]
     said = [model.sample(request_, roster, seed=3) for model in models.values() if not isinstance(model, TraceReplay)]
     nothing = RoundOutcome.nothing(roster)
-    one_by_one = nothing
-    for outcome in said:
-        one_by_one = one_by_one & outcome
-    assert equal(together(nothing, said), one_by_one)
+    joined = together(nothing, said)
+    for name in ("delay", "peer_delay"):
+        assert torch.equal(getattr(joined, name), reduce(torch.add, [getattr(outcome, name) for outcome in said]))
+    assert torch.equal(joined.slowdown, reduce(torch.mul, [outcome.slowdown for outcome in said]))
+    for name in ("announced", "sends", "receives", "hosts", "links"):
+        flags = torch.stack([getattr(outcome, name) for outcome in said])
+        assert torch.equal(getattr(joined, name), flags.all(0))
     assert equal(together(nothing, []), nothing)

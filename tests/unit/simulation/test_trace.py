@@ -157,6 +157,7 @@ def test_the_end_and_other_parties_are_refused(tmp_path):
         (rows(peer_dealy=0.0), "unknown column 'peer_dealy'"),
         (rows(0), "no rows"),
         (rows().drop(index=3), "request 1 of party 1 not at all"),
+        (rows().drop(index=5), "request 2 of party 1 not at all"),
         (rows().drop(index=[0, 1]), "request 0 of party 0 not at all"),
         (rows().iloc[[0, 1, 2, 2, 3, 4, 5]], "request 1 of party 0 twice"),
         (rows().iloc[[0, 1, 2, 3, 4, 5, 5]], "request 2 of party 1 twice"),
