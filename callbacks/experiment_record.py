@@ -11,7 +11,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning_vfl.protocols import VFLModule
 
 from .learning_curve import LearningCurve, draw
-from .logger_records import WandbRecord, records_of
+from .logger_records import LoggerRecord, WandbRecord, records_of
 from .run_summary import LEARNING_RATE, summary_lines
 
 
@@ -34,50 +34,47 @@ class ExperimentRecord(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse, before a fit, a run that its logger cannot go on with."""
-        if stage == TrainerFn.FITTING and trainer.is_global_zero and isinstance(pl_module, VFLModule):
-            for record in records_of(trainer.loggers):
-                record.refuse_resuming(pl_module.hparams_initial)
+        if stage == TrainerFn.FITTING:
+            for record, module in self._records(trainer, pl_module):
+                record.refuse_resuming(module.hparams_initial)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.is_global_zero or not isinstance(pl_module, VFLModule):
-            return
-        for record in records_of(trainer.loggers):
+        for record, module in self._records(trainer, pl_module):
             if id(record.logger) not in self._begun:  # a second fit of the same run
                 self._begun.add(id(record.logger))
-                record.settings(self.recipe_of(trainer, pl_module))
-                record.begin(["train/loss", "train/loss_epoch", "val/loss", *map(str, pl_module.val.metrics)])
+                record.settings(self.recipe_of(trainer, module))
+                record.begin(["train/loss", "train/loss_epoch", "val/loss", *map(str, module.val.metrics)])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Store the rate that replaces the optimiser's, which ``LearningRateFinder`` has chosen by now."""
-        if trainer.is_global_zero and isinstance(pl_module, VFLModule) and pl_module.lr is not None:
-            for record in records_of(trainer.loggers):
-                record.settings({LEARNING_RATE: pl_module.lr})
+        for record, module in self._records(trainer, pl_module):
+            if module.lr is not None:
+                record.settings({LEARNING_RATE: module.lr})
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.curve.on_train_epoch_end(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.curve.on_validation_end(trainer, pl_module)
-        fitting = trainer.state.fn == TrainerFn.FITTING
-        if trainer.is_global_zero and fitting and not trainer.sanity_checking and isinstance(pl_module, VFLModule):
-            values = {f"by_bytes/{k}": float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
-            values["comm/up_bytes"] = pl_module.standing()["comm/up_bytes"]
-            for record in records_of(trainer.loggers):
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+            metrics = trainer.callback_metrics.items()
+            values = {f"by_bytes/{k}": float(v) for k, v in metrics if k.startswith("val/")}
+            for record, module in self._records(trainer, pl_module):
                 if isinstance(record, WandbRecord):
-                    record.logger.log_metrics(values, step=trainer.global_step)
+                    spent = {"comm/up_bytes": module.standing()["comm/up_bytes"]}
+                    record.logger.log_metrics(values | spent, step=trainer.global_step)
         if trainer.state.fn == TrainerFn.VALIDATING:
             self._summarise(trainer, pl_module, "validate", ("val/",))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._summarise(trainer, pl_module, "fit", ("train/", "val/"))
-        if not (self.figures and self.curve.points and trainer.is_global_zero):
+        records = self._records(trainer, pl_module)
+        if not (self.figures and self.curve.points and records):
             return
-        records = records_of(trainer.loggers)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "learning_curve.png"
-            if records:
-                draw(self.curve.points, path)
-            for record in records:
+            draw(self.curve.points, path)
+            for record, _ in records:
                 record.figure("learning curve", path)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -113,9 +110,14 @@ class ExperimentRecord(Callback):
         }
 
     def _summarise(self, trainer: Trainer, module: LightningModule, stage: str, prefixes: tuple[str, ...]) -> None:
-        if trainer.is_global_zero and isinstance(module, VFLModule):
-            for record in records_of(trainer.loggers):
-                record.table(f"summary of {stage}", list(summary_lines(trainer, module, prefixes)))
+        for record, protocol in self._records(trainer, module):
+            record.table(f"summary of {stage}", list(summary_lines(trainer, protocol, prefixes)))
+
+    def _records(self, trainer: Trainer, module: LightningModule) -> list[tuple[LoggerRecord, VFLModule]]:
+        """The records of the loggers and the protocol; empty in all processes but the first, and for other modules."""
+        if not trainer.is_global_zero or not isinstance(module, VFLModule):
+            return []
+        return [(record, module) for record in records_of(trainer.loggers)]
 
 
 def _path(thing: object) -> str:

@@ -36,9 +36,7 @@ class RunHistory(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._given_up = protocol(self, pl_module).books.given_up
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         given_up = protocol(self, pl_module).books.given_up
         learnt, self._given_up = given_up == self._given_up, given_up  # after a given-up round, the logged loss is old
         if learnt and is_due(trainer.global_step, trainer.log_every_n_steps):  # type: ignore[attr-defined]  # set in Trainer.__init__
@@ -59,10 +57,10 @@ class RunHistory(Callback):
         self._add(trainer, pl_module, lambda name: name.startswith("test/"))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"points": [[step, name, value, spent] for (step, name), (value, spent) in self.points.items()]}
+        return {"points": dict(self.points)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.points = {(step, name): (value, dict(spent)) for step, name, value, spent in state_dict["points"]}
+        self.points = dict(state_dict["points"])
 
     def _add(self, trainer: Trainer, module: LightningModule, wanted: Callable[[str], bool]) -> None:
         if not isinstance(module, VFLModule):

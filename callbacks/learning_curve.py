@@ -39,10 +39,10 @@ class LearningCurve(Callback):
         print(f"learning curve: {path}")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"points": {name: [list(point) for point in points] for name, points in self.points.items()}}
+        return {"points": {name: list(points) for name, points in self.points.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.points = {name: [(int(e), v) for e, v in points] for name, points in state_dict["points"].items()}
+        self.points = {name: list(points) for name, points in state_dict["points"].items()}
 
     def _add(self, trainer: Trainer, prefix: str) -> None:
         for name, value in trainer.callback_metrics.items():

@@ -63,15 +63,7 @@ class PredictionWriter(Callback):
         if self.writes and (self._writes(pl_module) or any(map(len, left_out.values()))):
             refuse_unwritable(self.path)  # now, and not after all records are predicted
 
-    def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_predict_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
         if isinstance(outputs, Predictions) and len(outputs.record_ids):
             parties = None if outputs.parties is None else outputs.parties.cpu()
             self._predictions.append(Predictions(outputs.record_ids.cpu(), outputs.values.cpu(), parties))

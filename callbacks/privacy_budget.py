@@ -6,12 +6,15 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_vfl import VerticalBatch
+from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import rounded_up, shown
 from lightning_vfl.privacy.events import unit_of_one_release
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.accounts.charging import joint_ids, next_evaluation
 from lightning_vfl.types import Stage
+
+from .injector import protocol
 
 
 class PrivacyBudget(Callback):
@@ -45,13 +48,9 @@ class PrivacyBudget(Callback):
     """
 
     def __init__(self, target_epsilon: float, delta: float = 1e-5, unit: str = "party-record") -> None:
-        if not target_epsilon > 0:
-            raise ConfigurationError(f"target_epsilon must be a finite number above 0; got {target_epsilon}")
-        if not 0 < delta < 1:
-            raise ConfigurationError(f"delta must be above 0 and below 1; got {delta}")
         unit_of_one_release(unit)
-        self.target_epsilon = target_epsilon
-        self.delta = delta
+        self.target_epsilon = positive("target_epsilon", target_epsilon)
+        self.delta = within("delta", delta, above=0, below=1)
         self.unit = unit
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -64,10 +63,8 @@ class PrivacyBudget(Callback):
         privacy = pl_module.privacy
         privacy.delta, privacy.unit, privacy.target = self.delta, self.unit, self.target_epsilon
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: VerticalBatch, batch_idx: int
-    ) -> Any:
-        module = _of_rounds(pl_module)
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: VerticalBatch, *_: Any) -> Any:
+        module = protocol(self, pl_module)
         worst = self._reserved(module, batch)
         if worst <= self.target_epsilon:
             return
@@ -87,9 +84,3 @@ class PrivacyBudget(Callback):
         ids = torch.cat([module.privacy.places[Stage.FIT][joint_ids(batch)], validated])
         events = module.possible_events()
         return rounded_up(max((accountant.reserve(event, ids, self.delta, self.unit) for event in events), default=0.0))
-
-
-def _of_rounds(module: LightningModule) -> VFLModule:
-    if not isinstance(module, VFLModule):
-        raise TypeError(f"{type(module).__name__} is not a VFLModule")  # setup has checked this
-    return module

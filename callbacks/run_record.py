@@ -8,9 +8,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
 
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.run_folder import run_folder
@@ -18,12 +20,56 @@ from lightning_vfl.types import VerticalBatch
 from lightning_vfl.whole_files import whole_path
 
 from .history import RunHistory
-from .record_tallies import Attendance, Outcomes
 from .run_summary import summary_lines
 
 FIT, TEST = "record-fit.json", "record-test.json"
 _PAUSE = 5.0  # seconds between two records of a fit that is going on
+SCORE_BINS = 200  # of probabilities between 0 and 1
+MOST_PAIRS = 2000  # pairs of labels and predicted values that are kept
 _PACKAGES = ("lightning-vfl", "lightning", "torch", "numpy")
+
+
+class Outcomes:
+    """What an evaluation has predicted, in a size that does not depend on the number of records.
+
+    Args:
+        classes: C; None for real-valued labels.
+
+    Kept are, for several classes, the records (C, C) by label and predicted class; for two classes also the records by
+    label and probability in ``SCORE_BINS`` equal bins; for real-valued labels, the first ``MOST_PAIRS`` pairs.
+    """
+
+    def __init__(self, classes: int | None) -> None:
+        self.classes = classes
+        self.confusion = np.zeros((classes or 0, classes or 0), np.int64)
+        self.scores = np.zeros((2, SCORE_BINS), np.int64)
+        self.pairs: list[tuple[float, float]] = []
+
+    def add(self, predicted: Tensor, labels: Tensor) -> None:
+        """Count a batch: predictions (B,) or (B, C), labels (B,)."""
+        given, truth = predicted.detach().float().cpu(), labels.detach().cpu()
+        if self.classes is None:
+            room = MOST_PAIRS - len(self.pairs)
+            if room > 0 and given.dim() == 1 and truth.dim() == 1:
+                self.pairs += list(zip(truth[:room].tolist(), given[:room].tolist(), strict=True))
+            return
+        if truth.dim() != 1:
+            return
+        decided = (given >= 0.5).long() if given.dim() == 1 else given.argmax(1)
+        places = truth.long() * self.classes + decided
+        self.confusion += torch.bincount(places, minlength=self.classes**2).reshape(self.classes, -1).numpy()
+        if given.dim() == 1:
+            bins = (given * SCORE_BINS).long().clamp(0, SCORE_BINS - 1) + truth.long() * SCORE_BINS
+            self.scores += torch.bincount(bins, minlength=2 * SCORE_BINS).reshape(2, -1).numpy()
+
+    def state(self) -> dict[str, Any]:
+        """Plain lists; empty if nothing was counted."""
+        if self.classes is None:
+            return {"pairs": [list(pair) for pair in self.pairs]} if self.pairs else {}
+        if not self.confusion.any():
+            return {}
+        scores = {"scores": self.scores.tolist()} if self.scores.any() else {}
+        return {"confusion": self.confusion.tolist(), **scores}
 
 
 class RunRecord(Callback):
@@ -48,40 +94,46 @@ class RunRecord(Callback):
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
         self.history = RunHistory()
-        self._attendance = Attendance(0)
+        self._rounds = 0
+        self._learned: list[int] = []  # by party, the rounds from which it has learned
         self._outcomes: dict[str, Outcomes] = {}
         self._written = -_PAUSE
 
     def state_dict(self) -> dict[str, Any]:
         """Points and counts so far; empty without a record, so that the checkpoint has no entry."""
-        if not self._attendance.rounds:
+        if not self._rounds:
             return {}
-        return {"history": self.history.state_dict(), "attendance": self._attendance.state()}
+        return {"history": self.history.state_dict(), "attendance": self._attendance()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.history.load_state_dict(state_dict["history"])
-        self._attendance = Attendance(len(state_dict["attendance"]["learned"]))
-        self._attendance.load(state_dict["attendance"])
+        self._rounds = state_dict["attendance"]["rounds"]
+        self._learned = list(state_dict["attendance"]["learned"])
+
+    def _attendance(self) -> dict[str, Any]:
+        return {"rounds": self._rounds, "learned": self._learned}
 
     # ---- a fit
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not (self.enabled and isinstance(pl_module, VFLModule)):
             return
-        if len(self._attendance.learned) != pl_module.roster.parties:
-            self._attendance = Attendance(pl_module.roster.parties)
+        if len(self._learned) != pl_module.roster.parties:
+            self._rounds = 0
+            self._learned = [0] * pl_module.roster.parties
         self._written = -_PAUSE
         self.history.on_train_start(trainer, pl_module)
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._records(pl_module):
-            self._attendance.add(pl_module.learners)
+            self._rounds += 1
+            learners: Any = pl_module.learners
+            for party in range(len(self._learned)) if learners is None else learners:
+                self._learned[party] += 1
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if self._records(pl_module):
-            self.history.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+            self.history.on_train_batch_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._records(pl_module):
@@ -113,24 +165,12 @@ class RunRecord(Callback):
         self._begin(pl_module, "test")
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         self._count("val", outputs, batch)
 
     def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         self._count("test", outputs, batch)
 
@@ -145,7 +185,7 @@ class RunRecord(Callback):
 
     def _count(self, split: str, outputs: Any, batch: Any) -> None:
         counted = self._outcomes.get(split)
-        if counted is None or not isinstance(outputs, torch.Tensor) or not isinstance(batch, VerticalBatch):
+        if counted is None or not isinstance(outputs, Tensor) or not isinstance(batch, VerticalBatch):
             return
         if batch.labels is not None and len(outputs):
             counted.add(outputs, batch.labels)
@@ -173,7 +213,7 @@ class RunRecord(Callback):
             "summary": [list(line) for line in summary_lines(trainer, module, prefixes, tightest=ended)],
             "history": self.history.rows(),
             "traffic": {kind: count.tolist() for kind, count in meter.items()},
-            "attendance": self._attendance.state(),
+            "attendance": self._attendance(),
             "given_up": module.books.given_up,
             "outcomes": {}
             if outcomes is None

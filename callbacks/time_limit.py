@@ -1,10 +1,11 @@
 """A limit of virtual time, to compare protocols of different speeds."""
 
+from math import inf
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.checks import within
 
 from .injector import protocol
 
@@ -23,23 +24,15 @@ class VirtualTimeLimit(Callback):
     """
 
     def __init__(self, seconds: float) -> None:
-        if not seconds > 0:
-            raise ConfigurationError(f"VirtualTimeLimit needs seconds > 0; got {seconds}")
-        self.seconds = seconds
+        self.seconds = within("seconds", seconds, above=0, most=inf)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         protocol(self, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._look(trainer, pl_module)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self._look(trainer, pl_module)
-
-    def _look(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if (
-            protocol(self, pl_module).clock.seconds >= self.seconds
-        ):  # all processes stop together, because virtual time is equal in all
+        # all processes stop together, because virtual time is equal in all
+        if protocol(self, pl_module).clock.seconds >= self.seconds:
             trainer.should_stop = True
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        self.on_train_start(trainer, pl_module)

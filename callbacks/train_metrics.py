@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols import VFLModule
@@ -42,9 +43,7 @@ class TrainMetrics(Callback):
     """
 
     def __init__(self, every_n_epochs: int = 1) -> None:
-        if not (isinstance(every_n_epochs, int) and every_n_epochs >= 1):
-            raise ConfigurationError(f"every_n_epochs must be a whole number of at least 1; got {every_n_epochs!r}")
-        self.every_n_epochs = every_n_epochs
+        self.every_n_epochs = positive("every_n_epochs", every_n_epochs, whole=True)
         self._told: tuple[str, ...] = ()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -65,9 +64,7 @@ class TrainMetrics(Callback):
             trainer.callback_metrics.pop(name, None)
         self._told = ()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         # not at the epoch's end: callbacks earlier in the list would not see the values
         if trainer.is_last_batch and is_due(trainer.current_epoch + 1, self.every_n_epochs):
             values = measure(trainer, protocol(self, pl_module))

@@ -59,7 +59,7 @@ def test_the_time_limit_ends_within_an_epoch_and_validates_once_more(tmp_path):
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
 def test_a_limit_that_trains_nothing_is_refused(seconds):
-    with pytest.raises(ConfigurationError, match="needs seconds > 0; got"):
+    with pytest.raises(ConfigurationError, match="seconds must be a number above 0; got"):
         VirtualTimeLimit(seconds)
 
 

@@ -177,7 +177,7 @@ def test_segments_cost_what_all_their_coordinates_do(tmp_path):
 def test_what_cannot_be_is_refused_before_training(tmp_path):
     for settings, words in (
         ({"target_epsilon": 0}, "target_epsilon must be a finite number above 0; got 0"),
-        ({"target_epsilon": 1.0, "delta": 1.0}, "delta must be above 0 and below 1; got 1.0"),
+        ({"target_epsilon": 1.0, "delta": 1.0}, "delta must be a number above 0 and below 1; got 1.0"),
         ({"target_epsilon": 1.0, "unit": "person"}, "unit 'person'"),
     ):
         with pytest.raises(ConfigurationError, match=words):

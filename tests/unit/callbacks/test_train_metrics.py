@@ -156,7 +156,7 @@ def test_an_epoch_that_was_cut_short_is_not_measured(tmp_path):
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, None])
 def test_a_number_that_measures_nothing_is_refused(number):
-    with pytest.raises(ConfigurationError, match=r"every_n_epochs must be a whole number of at least 1"):
+    with pytest.raises(ConfigurationError, match=r"every_n_epochs must be a whole number, 1 or more"):
         TrainMetrics(every_n_epochs=number)
 
 
