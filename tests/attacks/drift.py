@@ -116,7 +116,7 @@ def trained(
     with tempfile.TemporaryDirectory() as folder:
         fit = trainer(folder, max_epochs=epochs, num_sanity_val_steps=0, callbacks=[listening])
         fit.fit(module, datamodule=records)
-    return listening._given(), float(fit.callback_metrics["val/accuracy"])
+    return listening._case, float(fit.callback_metrics["val/accuracy"])
 
 
 def attack(making: Making, data: type[Columns] = Columns, **settings: Any) -> Result:
