@@ -1,8 +1,8 @@
 """Policies for embeddings that are missing when the server stops waiting."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
-from typing import final
 
 import torch
 from torch import Tensor
@@ -24,19 +24,6 @@ class StandIn(ABC):
         """The message to decode instead of the arrived message; ``view.roll.filled`` are the replaced parties."""
 
 
-class Padding(ABC):
-    """Treats absent columns of the joint embedding after the norm over it."""
-
-    @abstractmethod
-    def pad(self, z: Tensor, columns: Tensor) -> Tensor:
-        """The top's input.
-
-        Args:
-            z: (B, D_out), the output of the norm.
-            columns: (D_out,) bool, False: absent; on any device.
-        """
-
-
 class MissingPolicy(Rebuildable, ABC):
     """The server's policy for parties whose embeddings are missing in a round.
 
@@ -45,12 +32,13 @@ class MissingPolicy(Rebuildable, ABC):
     Attributes:
         stand_in: replaces missing uploads; None: missing uploads are not replaced.
         memory: earlier embeddings, if the policy stores them between rounds; None: the policy has no memory.
-        padding: treats absent columns after a norm over the joint embedding; None: no treatment.
+        padding: makes the top's input from z (B, D_out), a norm's output, and the columns (D_out,) bool that are not
+            absent; None: it is z.
     """
 
     stand_in: StandIn | None = None
     memory: EmbeddingMemory | None = None
-    padding: Padding | None = None
+    padding: Callable[[Tensor, Tensor], Tensor] | None = None
 
     @abstractmethod
     def plan(self, held: Tensor, included: Tensor) -> Tensor | None:
@@ -137,7 +125,14 @@ class Exclude(MissingPolicy):
         return torch.zeros_like(held)
 
 
-class Zeros(MissingPolicy):
+class _FillsIn(MissingPolicy, ABC):
+    """A policy by which every missing party counts, because its embedding is replaced."""
+
+    def plan(self, held: Tensor, included: Tensor) -> Tensor:
+        return held & ~included
+
+
+class Zeros(_FillsIn):
     """Use zeros as the embeddings of missing parties. A sum is the same as with ``Exclude``; a mean is divided by all.
 
     DVFL's SplitNN-zeros (section 5.1).
@@ -145,9 +140,6 @@ class Zeros(MissingPolicy):
 
     def __init__(self) -> None:
         self.stand_in = _Nothing()
-
-    def plan(self, held: Tensor, included: Tensor) -> Tensor:
-        return held & ~included
 
 
 class _Nothing(StandIn):
@@ -179,21 +171,17 @@ class PadAfterNorm(MissingPolicy):
         the same as ``Exclude``.
     """
 
-    def __init__(self) -> None:
-        self.padding = _ZerosBehind()
-
     def plan(self, held: Tensor, included: Tensor) -> Tensor:
         return torch.zeros_like(held)
 
-
-class _ZerosBehind(Padding):
-    def pad(self, z: Tensor, columns: Tensor) -> Tensor:
+    @staticmethod
+    def padding(z: Tensor, columns: Tensor) -> Tensor:
         if bool(columns.all()):
             return z
         return torch.where(columns.to(z.device), z, z.new_zeros(()))
 
 
-class Stale(MissingPolicy):
+class Stale(_FillsIn):
     """Replace a missing embedding by the latest embedding of the same record, or by zeros if there is none.
 
     DVFL's SplitNN-buffer (section 5.1), if its buffer keeps the records apart. The table of embeddings is part of
@@ -207,58 +195,14 @@ class Stale(MissingPolicy):
         ConfigurationError: before training, if the table would be larger.
     """
 
-    memory: LatestEmbeddings
-
     def __init__(self, table_dtype: TableDtype = "float32", limit_bytes: float = LIMIT_BYTES) -> None:
         self.table_dtype = table_dtype
         self.limit_bytes = limit_bytes
         self.memory = LatestEmbeddings(table_dtype, limit_bytes)
-        self.stand_in = _Latest(self.memory)
-
-    def plan(self, held: Tensor, included: Tensor) -> Tensor:
-        return held & ~included
+        self.stand_in = _Remembered(self.memory)
 
 
-class _Remembered(StandIn, ABC):
-    """Store what arrives, and replace what is missing by what was stored before."""
-
-    @abstractmethod
-    def store(self, message: Message, ids: Tensor, everybody: bool) -> None:
-        """Store the arrived embeddings of these records; ``everybody``: no party is missing."""
-
-    @abstractmethod
-    def recall(self, missing: list[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
-        """The replacements of the missing parties, in the dtype of ``like``."""
-
-    @final
-    def fill(self, message: Message, view: ServerView) -> Message:
-        ids = view.rows.ids
-        self.store(message, ids, len(message.senders) == len(view.widths))
-        missing = view.roll.filled.nonzero().flatten().tolist()
-        if not missing:
-            return message
-        like = message.pieces[0] if message.pieces else torch.empty(len(ids), 0, device=ids.device)
-        pieces = (*message.pieces, *self.recall(missing, ids, like))
-        return replace(message, senders=(*message.senders, *missing), pieces=pieces)
-
-
-class _Latest(_Remembered):
-    def __init__(self, memory: LatestEmbeddings) -> None:
-        self.memory = memory
-
-    def store(self, message: Message, ids: Tensor, everybody: bool) -> None:
-        if everybody:
-            self.memory.table.write_all(ids, message.pieces)
-            return
-        for party, piece in zip(message.senders, message.pieces, strict=True):
-            self.memory.table.write(ids, party, piece)
-
-    def recall(self, missing: list[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
-        latest = self.memory.table.read(ids)
-        return tuple(latest[party].to(like.dtype) for party in missing)
-
-
-class LastMessage(MissingPolicy):
+class LastMessage(_FillsIn):
     """Replace a missing embedding by the same row of the party's last message, or by zeros if there is none.
 
     DVFL's SplitNN-buffer (section 5.1), if its buffer keeps one message a guest, as the registers of its hosts do. In
@@ -266,23 +210,27 @@ class LastMessage(MissingPolicy):
     resuming.
     """
 
-    memory: LastMessages
-
     def __init__(self) -> None:
         self.memory = LastMessages()
-        self.stand_in = _Repeated(self.memory)
-
-    def plan(self, held: Tensor, included: Tensor) -> Tensor:
-        return held & ~included
+        self.stand_in = _Remembered(self.memory)
 
 
-class _Repeated(_Remembered):
-    def __init__(self, memory: LastMessages) -> None:
+class _Remembered(StandIn):
+    """Store what arrives, and replace what is missing by what was stored before."""
+
+    def __init__(self, memory: EmbeddingMemory) -> None:
         self.memory = memory
 
-    def store(self, message: Message, ids: Tensor, everybody: bool) -> None:
-        for party, piece in zip(message.senders, message.pieces, strict=True):
-            self.memory.write(ids, party, piece)
-
-    def recall(self, missing: list[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.memory.read(party, like) for party in missing)
+    def fill(self, message: Message, view: ServerView) -> Message:
+        ids = view.rows.ids
+        if len(message.senders) == len(view.widths):
+            self.memory.write_all(ids, message.pieces)
+        else:
+            for party, piece in zip(message.senders, message.pieces, strict=True):
+                self.memory.write(ids, party, piece)
+        missing = _numbers(view.roll.filled)
+        if not missing:
+            return message
+        like = message.pieces[0] if message.pieces else torch.empty(len(ids), 0, device=ids.device)
+        pieces = (*message.pieces, *self.memory.recall(missing, ids, like))
+        return replace(message, senders=(*message.senders, *missing), pieces=pieces)

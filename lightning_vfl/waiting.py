@@ -113,42 +113,45 @@ def _first(arrivals: Tensor, n: int) -> tuple[Tensor, float]:
     return who & arrivals.isfinite(), when
 
 
-def _called(arrivals: Tensor) -> int:
-    return int((~arrivals.isnan()).sum())
-
-
-def _by(arrivals: Tensor, when: float) -> Tensor:
-    return arrivals <= when  # NaN and inf compare as not arrived
-
-
 def _cut_off(arrivals: Tensor, closed: tuple[Tensor, float], timeout: float | None) -> tuple[Tensor, float]:
     """The result of a rule, or of the timeout if the timeout is earlier."""
     if timeout is None or closed[1] <= timeout:
         return closed
-    return _by(arrivals, timeout), timeout
+    return arrivals <= timeout, timeout  # NaN and inf compare as not arrived
 
 
-@dataclass(frozen=True)
+class _WaitsForCalled(WaitingRule, ABC):
+    """A rule that waits for everybody whom it calls, until its patience ends."""
+
+    leaves_out: ClassVar[bool] = False
+
+    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
+        last = float(arrivals.nan_to_num(nan=0.0, posinf=inf).max())
+        return _cut_off(arrivals, (arrivals.isfinite(), last), self.patience)
+
+    def waits_on(self, arrived: int, needed: int = 1) -> bool:
+        return True
+
+    def fewest(self, parties: int, needed: int = 1) -> int:
+        return parties
+
+
 class _WithTimeout(WaitingRule, ABC):
     """A rule that goes on after a timeout, where there is one."""
 
-    timeout: float | None = None
+    timeout: float | None
 
     def __post_init__(self) -> None:
-        _refuse_timeout(self.timeout)
+        if self.timeout is not None:
+            positive("timeout", self.timeout, advice="or leave it out")
 
     @property
     def patience(self) -> float | None:
         return self.timeout
 
 
-def _refuse_timeout(timeout: float | None) -> None:
-    if timeout is not None:
-        positive("timeout", timeout, advice="or leave it out")
-
-
 @dataclass(frozen=True)
-class WaitForAll(_WithTimeout):
+class WaitForAll(_WithTimeout, _WaitsForCalled):
     """Wait for all called parties; a silent absence costs the timeout. The baseline Wait of FedVS, section 6.2.
 
     Args:
@@ -161,21 +164,11 @@ class WaitForAll(_WithTimeout):
         ([True, True, True], 0.7)
     """
 
-    leaves_out: ClassVar[bool] = False
-
-    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
-        last = float(arrivals.nan_to_num(nan=0.0, posinf=inf).max())
-        return _cut_off(arrivals, (_by(arrivals, last) & arrivals.isfinite(), last), self.timeout)
-
-    def waits_on(self, arrived: int, needed: int = 1) -> bool:
-        return True
-
-    def fewest(self, parties: int, needed: int = 1) -> int:
-        return parties
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)
-class Ignore(_WithTimeout):
+class Ignore(_WithTimeout, _WaitsForCalled):
     """Do not call the known stragglers, and wait for all others. The baseline Ignore of FedVS, section 6.2.
 
     The fault models name the stragglers for the whole run. A party that is late in one round is not a known straggler.
@@ -188,7 +181,7 @@ class Ignore(_WithTimeout):
         [True, False]
     """
 
-    leaves_out: ClassVar[bool] = False
+    timeout: float | None = None
 
     def check(self, stragglers: Tensor, silent: bool) -> None:
         super().check(stragglers, silent)
@@ -198,18 +191,9 @@ class Ignore(_WithTimeout):
     def calls(self, announced: Tensor, stragglers: Tensor) -> Tensor:
         return announced & ~stragglers
 
-    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
-        return WaitForAll(self.timeout).close(arrivals, needed)
-
-    def waits_on(self, arrived: int, needed: int = 1) -> bool:
-        return True
-
-    def fewest(self, parties: int, needed: int = 1) -> int:
-        return parties
-
 
 @dataclass(frozen=True)
-class Fastest(WaitingRule):
+class Fastest(_WithTimeout):
     """Wait for the first n arrivals; if fewer than n parties were called, for all called parties.
 
     Args:
@@ -227,14 +211,10 @@ class Fastest(WaitingRule):
 
     def __post_init__(self) -> None:
         positive("n of Fastest", self.n, whole=True)
-        _refuse_timeout(self.timeout)
-
-    @property
-    def patience(self) -> float | None:
-        return self.timeout
+        super().__post_init__()
 
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
-        n = min(self.n, _called(arrivals))
+        n = min(self.n, int((~arrivals.isnan()).sum()))  # of those that are called
         if n == 0:
             return torch.zeros(len(arrivals), dtype=torch.bool), 0.0
         return _cut_off(arrivals, _first(arrivals, n), self.timeout)
@@ -252,7 +232,7 @@ class Fastest(WaitingRule):
 
 
 @dataclass(frozen=True)
-class Deadline(WaitingRule):
+class Deadline(_WaitsForCalled):
     """Include all parties that arrive by a deadline; the server goes on earlier if all called parties have arrived.
 
     Args:
@@ -264,6 +244,7 @@ class Deadline(WaitingRule):
         ([True, False, True], 0.5)
     """
 
+    leaves_out: ClassVar[bool] = True
     seconds: float
 
     def __post_init__(self) -> None:
@@ -272,15 +253,6 @@ class Deadline(WaitingRule):
     @property
     def patience(self) -> float:
         return self.seconds
-
-    def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
-        return WaitForAll(self.seconds).close(arrivals, needed)
-
-    def waits_on(self, arrived: int, needed: int = 1) -> bool:
-        return True
-
-    def fewest(self, parties: int, needed: int = 1) -> int:
-        return parties
 
     def check(self, stragglers: Tensor, silent: bool) -> None:
         return  # a deadline never waits for ever
@@ -298,6 +270,8 @@ class Threshold(_WithTimeout):
         >>> who.tolist(), round(when, 3)
         ([True, False, True], 0.2)
     """
+
+    timeout: float | None = None
 
     def close(self, arrivals: Tensor, needed: int = 1) -> tuple[Tensor, float]:
         return Fastest(needed, self.timeout).close(arrivals)

@@ -76,6 +76,14 @@ class EmbeddingMemory(Memory):
     def write(self, ids: Tensor, party: int, h: Tensor) -> None:
         """Store a party's embeddings (B, D_m) of the records ``ids`` (B,)."""
 
+    @abstractmethod
+    def write_all(self, ids: Tensor, h: Sequence[Tensor]) -> None:
+        """Store the embeddings of all parties."""
+
+    @abstractmethod
+    def recall(self, parties: Sequence[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        """What stands for the embeddings of these parties, in the dtype of ``like``."""
+
 
 class LatestEmbeddings(EmbeddingMemory):
     """The latest embedding of every record from every party; zeros before the first.
@@ -109,6 +117,13 @@ class LatestEmbeddings(EmbeddingMemory):
     def write(self, ids: Tensor, party: int, h: Tensor) -> None:
         self.table.write(ids, party, h)
 
+    def write_all(self, ids: Tensor, h: Sequence[Tensor]) -> None:
+        self.table.write_all(ids, tuple(h))
+
+    def recall(self, parties: Sequence[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        latest = self.table.read(ids)
+        return tuple(latest[party].to(like.dtype) for party in parties)
+
     def state(self) -> dict[str, Any]:
         return {} if self._table is None else self._table.state()
 
@@ -133,7 +148,13 @@ class LastMessages(EmbeddingMemory):
     def write(self, ids: Tensor, party: int, h: Tensor) -> None:
         self._messages[party] = h.detach()
 
-    def read(self, party: int, like: Tensor) -> Tensor:
+    def write_all(self, ids: Tensor, h: Sequence[Tensor]) -> None:
+        self._messages = [own.detach() for own in h]
+
+    def recall(self, parties: Sequence[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._last(party, like) for party in parties)
+
+    def _last(self, party: int, like: Tensor) -> Tensor:
         """The party's last message, cut or filled up with zeros to the rows of ``like``, with its device and dtype."""
         rows = like.new_zeros(len(like), self._widths[party])
         last = self._messages[party]

@@ -113,7 +113,7 @@ TRAININGS = (
     # waiting and missing
     Bug(
         "lightning_vfl/waiting.py",
-        "n = min(self.n, _called(arrivals))",
+        "n = min(self.n, int((~arrivals.isnan()).sum()))",
         "n = min(self.n, len(arrivals))",
         "the server waits for parties that it has not called",
         "unit/test_waiting.py",
@@ -149,9 +149,9 @@ TRAININGS = (
         "unit/protocols/test_parameters.py",
     ),
     Bug(
-        "lightning_vfl/protocols/module.py",
-        "refuse_nan_output(output[answered], batch.record_ids[answered], self.trainer)",
-        "refuse_nan_output(output[:0], batch.record_ids[:0], self.trainer)",
+        "lightning_vfl/protocols/scores.py",
+        "refuse_nan_output(output[answered], batch.record_ids[answered], module.trainer)",
+        "refuse_nan_output(output[:0], batch.record_ids[:0], module.trainer)",
         "predictions decide for a class where the model's output is NaN",
         "unit/protocols/test_finite.py",
     ),

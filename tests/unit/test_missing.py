@@ -125,7 +125,7 @@ def test_last_messages_of_other_lengths_and_after_a_checkpoint():
     other.memory.load(one.memory.state())
     other.memory.move(torch.device("cpu"))
     for rows in (2, 3, 5):
-        read = other.memory.read(1, torch.empty(rows, D)).tolist()
+        read = other.memory.recall([1], torch.arange(rows), torch.empty(rows, D))[0].tolist()
         assert read == (h[1].tolist() + [[0.0] * D] * 2)[:rows]
     nobody = exchange(Concat(), other, [0, 0, 0, 0], embeddings(1), torch.tensor([5, 6, 7])).run()
     assert torch.equal(nobody, torch.cat([x.detach() for x in h], 1))

@@ -29,7 +29,7 @@ def as_bits(x):
 def test_absent_columns_are_zeros_and_present_ones_keep_their_bits(columns, dtype):
     z = embedding(dtype)
     kept = z.clone()
-    out = PadAfterNorm().padding.pad(z, columns)
+    out = PadAfterNorm().padding(z, columns)
     for d in range(D):
         expected = kept[:, d] if columns[d] else torch.zeros(B, dtype=dtype)
         assert torch.equal(as_bits(out[:, d]), as_bits(expected))
@@ -42,7 +42,7 @@ def test_absent_columns_are_zeros_and_present_ones_keep_their_bits(columns, dtyp
 def test_no_gradient_comes_back_from_absent_columns(columns):
     """Not even when what comes back there is no number."""
     z, grad = embedding().requires_grad_(), embedding() * 7
-    (PadAfterNorm().padding.pad(z, columns) + 0.0).backward(grad)
+    (PadAfterNorm().padding(z, columns) + 0.0).backward(grad)
     for d in range(D):
         expected = grad[:, d] if columns[d] else torch.zeros(B)
         assert torch.equal(as_bits(z.grad[:, d]), as_bits(expected))
@@ -82,5 +82,5 @@ def test_before_the_norm_it_excludes(included):
 def test_columns_may_lie_elsewhere():
     z, columns = embedding(), EVERY_SET[5]
     for there in (columns, columns.cuda()):
-        out = PadAfterNorm().padding.pad(z.cuda(), there)
-        assert torch.equal(as_bits(out.cpu()), as_bits(PadAfterNorm().padding.pad(z, columns)))
+        out = PadAfterNorm().padding(z.cuda(), there)
+        assert torch.equal(as_bits(out.cpu()), as_bits(PadAfterNorm().padding(z, columns)))
