@@ -26,7 +26,9 @@ from lightning_vfl.aggregators import Aggregator, LagrangeCoded, Mean
 from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.field.limbs import plan
 from lightning_vfl.networks import MLP, PartyBank, PolynomialNetwork
-from lightning_vfl.protocols.preparation import Preparation
+from lightning_vfl.protocols.place import needed
+from lightning_vfl.protocols.preparation import set_up_all
+from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.types import RoundNames, Stage
 from lightning_vfl.waiting import Threshold, WaitForAll
 
@@ -58,9 +60,10 @@ def sharing(_: int = 0) -> tuple[float, float]:
     data = RandomFloats(PARTIES, 60_000, BLOCKS * ROWS, COLUMNS)
     data.setup("fit")
     module = build(LagrangeCoded(blocks=BLOCKS, privacy=PRIVACY), data)
-    parties, names, cpu = (module.aggregator, module.bottoms), RoundNames(0, Stage.FIT, 0), torch.device("cpu")
+    records = ExpandedRecords(data.records("train"), module.bottoms, torch.device("cpu"))
+    setup, basis, names = needed(module.aggregator.setup), module.costs.basis_widths(), RoundNames(0, Stage.FIT, 0)
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    Preparation().run(*parties, module.costs.basis_widths(), data.records("train"), module.roster, names, cpu, True)
+    set_up_all(setup, records, basis, module.roster, names, {}, "LagrangeCoded")
     seconds = time.perf_counter() - began
     return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
 

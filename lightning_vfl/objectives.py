@@ -18,6 +18,7 @@ from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.real_labels import RSquared, moments_of
 from lightning_vfl.rebuildable import Rebuildable
+from lightning_vfl.types import VerticalBatch
 
 __all__ = ["Binary", "MultiClass", "MultiLabel", "Objective", "Regression", "objective_for"]
 
@@ -80,6 +81,30 @@ class Objective(Rebuildable, nn.Module, ABC):
     def identity(self) -> str:
         """A text that differs between objectives with different losses; default: the name of the class."""
         return type(self).__name__
+
+
+def labels_of(batch: VerticalBatch) -> Tensor:
+    """The labels of a batch.
+
+    Raises:
+        ConfigurationError: if there are none.
+    """
+    if batch.labels is None:
+        raise ConfigurationError(
+            "the data have no labels, but training and tests need labels; name the party that holds the labels"
+        )
+    return batch.labels
+
+
+def mean_loss(objective: Objective, output: Tensor, batch: VerticalBatch) -> Tensor:
+    """The mean loss of the rows of a training batch, each weighted by its sample weight if there are weights.
+
+    Weights have mean 1 over all training records, so the mean over an epoch is Σ w_i l_i / Σ w_i.
+    """
+    labels = labels_of(batch)
+    if batch.weights is None:
+        return objective.loss(output, labels)
+    return (objective.losses(output, labels) * batch.weights.to(output.dtype)).mean()
 
 
 Weights = Literal["balanced"] | Sequence[float]

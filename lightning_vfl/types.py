@@ -38,6 +38,11 @@ class Stage(StrEnum):
         return repr(self.value)  # the printed form is part of the names of random streams
 
 
+def stage_of(stage: Stage) -> Stage:
+    """The stage whose records this stage uses: the sanity check runs on validation records."""
+    return Stage.VALIDATION if stage == Stage.SANITY_CHECK else stage
+
+
 class Event(NamedTuple):
     """One asynchronous event of a schedule; plain numbers only (seconds are virtual)."""
 

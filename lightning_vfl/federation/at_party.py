@@ -18,7 +18,7 @@ from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.told_plans import mask_of
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS
-from lightning_vfl.protocols.checks import labels_of
+from lightning_vfl.objectives import labels_of
 from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.protocols.step import Step

@@ -21,9 +21,8 @@ from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.protocols.accounts.charging import charge_evaluation
 from lightning_vfl.protocols.place import Place, nothing
-from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.scores import Attendance as TookPart
-from lightning_vfl.rounds.ends import finish, server_end
+from lightning_vfl.rounds.exchange import decoded
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Aggregate, Message, ServerView
@@ -96,13 +95,11 @@ class AtServer(Place):
         view = self.view(module, batch, names, uploads.roll)
         try:
             with torch.no_grad():
-                end = server_end(module.sides.server, policy, view, ())
-                next(end)
-                for message in uploads.messages:
-                    if copies > 1:  # pieces of masked messages have no rows
-                        message = replace(message, pieces=tuple(piece.repeat(copies, 1) for piece in message.pieces))
-                    end.send(message)
-                aggregate = finish(end)
+                messages = list(uploads.messages)
+                if copies > 1:  # pieces of masked messages have no rows
+                    repeated = (tuple(piece.repeat(copies, 1) for piece in message.pieces) for message in messages)
+                    messages = [replace(one, pieces=pieces) for one, pieces in zip(messages, repeated, strict=True)]
+                aggregate = decoded(module.sides.server, policy, messages, view)
             module.enter_sum(names.stage, uploads.roll.included_parties, batch)
             return aggregate
         except MalformedMessage as error:
@@ -113,7 +110,7 @@ class AtServer(Place):
 
     def view(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> ServerView:
         prepared, rows = module.preparation, joint_rows(batch)
-        records = prepared.count(stage_of(names.stage))
+        records = prepared.count(names.stage)
         seen = batch.present if module.wire.traits.visible else None
         if module.aggregator.wire is None:
             module.refuse_uncounted(roll, seen)

@@ -14,8 +14,7 @@ from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import merged, read, written
 from lightning_vfl.federation.turns import CUT, clear_leg, turns_of
-from lightning_vfl.protocols.preparation import stage_of
-from lightning_vfl.types import Roll, VerticalBatch
+from lightning_vfl.types import Roll, VerticalBatch, stage_of
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:

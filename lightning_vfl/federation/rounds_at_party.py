@@ -23,12 +23,10 @@ from lightning_vfl.federation.turns import CUT, at_of, turns_of
 from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round
 from lightning_vfl.protocols.place import needed
-from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.rounds.ends import opening_end, party_end
 from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, Stage, VerticalBatch, joint_rows, stage_of
 from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, PartyView
 
 if TYPE_CHECKING:
@@ -189,18 +187,15 @@ class RoundsAtParty(AtParty):
             return prepared.memory.get(stage), key
         if stage not in prepared.memory:
             prepared.memory[stage] = opening.empty_memory(view)
-        end = opening_end(opening, prepared.memory[stage], view)
-        try:
-            message = next(end)
-            while True:
-                heard = self._tell_peers(module, message, view, key, {"part": "open", "renew": bool(view.renew)})
-                if heard is None:
-                    return None
-                key = Key(key.at, key.turn + 1)
-                message = end.send(self._joined(message, heard[0]))
-        except StopIteration as over:
-            prepared.memory[stage] = over.value
-        return prepared.memory[stage], key
+        memory = prepared.memory[stage]
+        for message in opening.open(memory, view):
+            heard = self._tell_peers(module, message, view, key, {"part": "open", "renew": bool(view.renew)})
+            if heard is None:
+                return None
+            key = Key(key.at, key.turn + 1)
+            memory = opening.accept(memory, self._joined(message, heard[0]), view)
+        prepared.memory[stage] = memory
+        return memory, key
 
     def _tell_peers(
         self,
@@ -257,8 +252,8 @@ class RoundsAtParty(AtParty):
             if clear:
                 message = Message(EMBEDDINGS, "server", view.parties, contribution.leaves, round=view.names)
                 return self.answer(module, self.tell_server(module, message, view.rows.total, key, labels))
-            end = party_end(module.sides.party, _detached(contribution), view)
-            message = next(end)
+            uploads = module.sides.party.upload(_detached(contribution), view)
+            message = next(uploads)
             for turn in range(key.turn, key.turn + len(legs) - 1):
                 heard = self._hear(module, message, view, Key(key.at, turn), labels)
                 if heard is None or isinstance(heard, Message):  # closed, or over: others have answered before
@@ -267,7 +262,7 @@ class RoundsAtParty(AtParty):
                 if self.party not in heard.parties:  # others answer for all: what is left is the server's answer
                     last = Key(key.at, key.turn + len(legs) - 1)
                     return self.answer(module, self.link.ask(last, "listen", {"part": "upload"}))
-                message, labels = end.send(heard), None
+                message, labels = uploads.send(heard), None
             last = Key(key.at, key.turn + len(legs) - 1)
             return self.answer(module, self.tell_server(module, message, view.rows.total, last, labels))
 

@@ -11,10 +11,9 @@ from torch import nn
 from lightning_vfl.privacy.known_records import KnownRecords
 from lightning_vfl.privacy.ledger import PrivacyLedger, Sum
 from lightning_vfl.protocols.accounts.charging import joint_ids, names_of
-from lightning_vfl.protocols.preparation import stage_of
 from lightning_vfl.protocols.scores import SPLITS
 from lightning_vfl.protocols.subtraction import SummedSets
-from lightning_vfl.types import Stage, VerticalBatch
+from lightning_vfl.types import Stage, VerticalBatch, stage_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

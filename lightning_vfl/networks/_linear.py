@@ -25,7 +25,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, *S) to (B, outputs)."""
-        out: Tensor = self.layer(as_real(x).flatten(1))
+        out: Tensor = self.layer((x if x.is_floating_point() else as_real(x)).flatten(1))
         return out
 
 

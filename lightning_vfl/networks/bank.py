@@ -1,6 +1,7 @@
 """The bottom models of all parties; bottoms of the same architecture run in one batched call."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import call
 from typing import Any
 
 import torch
@@ -61,6 +62,8 @@ class PartyBank(nn.Module):
 
     def forward(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The M embeddings."""
+        if not (self.groups or self._drawing):
+            return tuple(map(call, self.parties, features))
         everybody = range(len(features))
         h = self.some(features, everybody)
         return tuple([h[m] for m in everybody])

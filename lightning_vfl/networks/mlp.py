@@ -57,7 +57,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, *S) to (B, outputs)."""
-        out: Tensor = self.layers(as_real(x))
+        out: Tensor = self.layers(x if x.is_floating_point() else as_real(x))
         return out
 
 

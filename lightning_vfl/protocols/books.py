@@ -1,6 +1,6 @@
 """``Books``: all counts of a training. Each count is declared once, and the checkpoint is derived from that."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
@@ -37,16 +37,7 @@ class EpochLoss:
         return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
 
 
-RESERVED = (
-    "seed",
-    "parts",
-    "preparation",
-    "privacy",
-    "memory",
-    "update sums",
-    "own",
-    "lost",
-)  # other names in a checkpoint
+RESERVED = ("seed", "parts", "preparation", "privacy", "memory", "summed", "downlink", "told", "lost")  # of checkpoints
 
 
 @dataclass(eq=False)
@@ -84,10 +75,10 @@ class Books:
     ran: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        own = () if self.own is None else fields(self.own)
-        if clash := {entry.name for entry in own} & {*(entry.name for entry in fields(self)), *RESERVED}:
+        names = [name for _, name in self._counts()]
+        if clash := [name for name in names if names.count(name) > 1 or name in RESERVED]:
             raise ConfigurationError(
-                f"{type(self.own).__name__} has a field {sorted(clash)[0]}, a name that every checkpoint has; rename it"
+                f"{type(self.own).__name__} has a field {min(clash)}, a name that every checkpoint has; rename it"
             )
 
     # ---- entries
@@ -107,12 +98,12 @@ class Books:
         self.enter_traffic(plan, costs)
         for leg in costs.updates:
             self.meter.add(leg, plan.learners)
-        self.clock.advance(plan.seconds)
+        self.clock.seconds += plan.seconds
 
     def enter_traffic(self, plan: RoundPlan, costs: RoundCosts) -> None:
         """Count the uploads and answers of a planned round, and the mini-batches that it uses."""
         for leg, senders in zip(costs.legs, plan.sent, strict=True):
-            self.meter.add(leg.among(plan.reached), senders)
+            self.meter.add(leg.among(plan.reached) if leg.to == "peers" else leg, senders)
         if costs.downlink is not None:
             self.meter.add(costs.downlink, plan.answered)
         if not plan.skipped:
@@ -168,10 +159,7 @@ class Books:
 
     def state(self) -> dict[str, Any]:
         """The fields for a checkpoint, as plain values and tensors by name."""
-        held = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "own"}
-        if self.own is not None:
-            held |= {entry.name: getattr(self.own, entry.name) for entry in fields(self.own)}
-        return {name: _plain(value) for name, value in held.items()}
+        return {name: _plain(getattr(holder, name)) for holder, name in self._counts()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the fields.
@@ -179,11 +167,17 @@ class Books:
         Raises:
             ConfigurationError: for a field that the checkpoint does not have.
         """
+        for holder, name in self._counts():
+            if name not in state:
+                raise ConfigurationError(f"the checkpoint has no {name}: another version wrote it; train anew")
+            setattr(holder, name, _restored(getattr(holder, name), state[name]))
+
+    def _counts(self) -> Iterator[tuple[Any, str]]:
+        """The object that has a count, and the name of the count."""
         for holder in (self, self.own):
-            for name in () if holder is None else (entry.name for entry in fields(holder) if entry.name != "own"):
-                if name not in state:
-                    raise ConfigurationError(f"the checkpoint has no {name}: another version wrote it; train anew")
-                setattr(holder, name, _restored(getattr(holder, name), state[name]))
+            for entry in () if holder is None else fields(holder):
+                if entry.name != "own":
+                    yield holder, entry.name
 
 
 @lru_cache(maxsize=256)  # a run has few different opening legs

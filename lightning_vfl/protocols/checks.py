@@ -270,8 +270,7 @@ def refuse_unused_optimizer(protocol: str, given: Mapping[str, Any], used: bool)
 
 def warn_unused_rate(trainer: Trainer, rate: float | None, used: bool) -> None:
     """Warn of a rate in ``self.lr``, where a search puts it, that an own ``configure_optimizers`` does not use."""
-    searching = any(isinstance(one, _LRCallback) for one in trainer.callbacks)  # type: ignore[attr-defined]  # set in Trainer.__init__
-    if rate is None or used or searching:
+    if rate is None or used or searches_rate(trainer):
         return
     rates = [float(group.get("initial_lr", group["lr"])) for own in trainer.optimizers for group in own.param_groups]
     if float(rate) not in rates:
@@ -279,6 +278,11 @@ def warn_unused_rate(trainer: Trainer, rate: float | None, used: bool) -> None:
             f"the learning rate {rate:g} in self.lr, where a search puts it, is not used: the own configure_optimizers "
             f"trains at {rates[0]:g}; use self.lr there if it is not None"
         )
+
+
+def searches_rate(trainer: Trainer) -> bool:
+    """Whether a search of a learning rate is running."""
+    return any(isinstance(callback, _LRCallback) for callback in trainer.callbacks)  # type: ignore[attr-defined]  # set in Trainer.__init__
 
 
 def warn_unused_hooks(module: nn.Module) -> None:
@@ -354,45 +358,6 @@ def refuse_other_batches(batch: Any) -> None:
             f"{type(batch).__name__}; give the trainer a VerticalDataModule, or a loader "
             "whose collate_fn returns a VerticalBatch"
         )
-
-
-def labels_of(batch: VerticalBatch) -> Tensor:
-    """The labels of a batch.
-
-    Raises:
-        ConfigurationError: if there are none.
-    """
-    if batch.labels is None:
-        raise ConfigurationError(
-            "the data have no labels, but training and tests need labels; name the party that holds the labels"
-        )
-    return batch.labels
-
-
-def refuse_other_output(output: object, rows: int, outputs: int, protocol: object) -> None:
-    """Refuse an output of another shape than (rows, outputs), which some losses would broadcast.
-
-    Raises:
-        ConfigurationError: naming the class of the protocol and both shapes.
-    """
-    shape = tuple(output.shape) if isinstance(output, Tensor) else None
-    if shape != (rows, outputs):
-        found = type(output).__name__ if shape is None else f"a tensor {shape}"
-        raise ConfigurationError(
-            f"output of {type(protocol).__name__} is {found} for {rows} records; return a tensor {(rows, outputs)}, a "
-            "row for each record"
-        )
-
-
-def mean_loss(objective: Objective, output: Tensor, batch: VerticalBatch) -> Tensor:
-    """The mean loss of the rows of a training batch, each weighted by its sample weight if there are weights.
-
-    Weights have mean 1 over all training records, so the mean over an epoch is Σ w_i l_i / Σ w_i.
-    """
-    labels = labels_of(batch)
-    if batch.weights is None:
-        return objective.loss(output, labels)
-    return (objective.losses(output, labels) * batch.weights.to(output.dtype)).mean()
 
 
 def needed_event(batch: VerticalBatch, protocol: object) -> Event:

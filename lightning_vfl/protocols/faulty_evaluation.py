@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,8 +43,7 @@ def plan_evaluation(
         held,
         faults.at(2 * names.round, module.roster),
         replace(faults.at(2 * names.round + 1, module.roster), receives=torch.ones_like(held)),
-        partial(module.wire.takes_part, roster=module.roster),
-        policy_of(module),
+        policy=policy_of(module),
     )
 
 

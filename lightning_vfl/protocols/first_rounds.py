@@ -78,14 +78,21 @@ class Movement:
         """The steps of the optimiser; of several optimisers, of the one with the fewest steps."""
         return min(self._steps.values(), default=0)
 
-    def is_over(self, updates: int) -> bool:
-        """Whether there were so many updates, in rounds with a loss and in steps of every optimiser."""
-        return min(self.rounds, self.steps) >= updates
+    @property
+    def is_over(self) -> bool:
+        """Whether there were ``FEW`` updates, in rounds with a loss and in steps of every optimiser."""
+        return min(self.rounds, self.steps) >= FEW
 
     def note(self, module: SplitModel, step: Step) -> None:
-        """Note who is to learn from a step with a loss."""
+        """Note who is to learn from a step; refuse faults and parts that the first round has not used."""
+        refuse_unasked_faults(module)
+        sent = module.books.meter.total("up").clone()
+        senders, self._sent = sent > self._sent, sent  # since the round before, also if that had no loss
+        if step.loss is None:
+            return
+        if self.rounds == 0:
+            refuse_unused_parts(module)
         self.rounds += 1
-        senders = self.pass_by(module)
         everybody = set(range(len(self._parties)))
         withheld = {id(network) for network in step.withheld}
         for party in everybody if step.learners is None else everybody.intersection(step.learners):
@@ -93,12 +100,6 @@ class Movement:
             if called and id(module.bottoms.parties[party]) not in withheld:
                 self._learners.add(party)
         self._server = self._server or id(module.top) not in withheld
-
-    def pass_by(self, module: SplitModel) -> Tensor:
-        """(M,) bool, the parties that have sent something since the round before, also if that had no loss."""
-        sent = module.books.meter.total("up").clone()
-        senders, self._sent = sent > self._sent, sent
-        return senders
 
     def note_gradients(self, optimizer: Optimizer) -> None:
         """Note a step of an optimiser, and the parameters that need not change in it."""
@@ -123,11 +124,19 @@ class Movement:
 
 
 def check_movement(module: SplitModel, movement: Movement) -> None:
-    """Say whose weights have not changed in the first rounds.
+    """Say whose weights have not changed in the first rounds, and what they have not counted.
 
     Raises:
         ConfigurationError: if nobody's have.
     """
+    if not movement.rounds:
+        _warn_no_loss(module, movement)
+        return
+    _check_weights(module, movement)
+    _warn_uncounted(module, movement.rounds)
+
+
+def _check_weights(module: SplitModel, movement: Movement) -> None:
     names, nobody = movement.still()
     if not names or not (module.says_who_learns or (nobody and not module.faults.models)):
         return
@@ -151,7 +160,7 @@ def check_movement(module: SplitModel, movement: Movement) -> None:
     )
 
 
-def warn_no_loss(module: SplitModel, movement: Movement) -> None:
+def _warn_no_loss(module: SplitModel, movement: Movement) -> None:
     """Warn of a fit of which no round had a loss, if nobody has learnt by steps of an author's own."""
     own_step = not getattr(getattr(type(module), "step", None), "__final__", False)
     rounds = module.books.given_up - movement.given_up_before
@@ -164,7 +173,7 @@ def warn_no_loss(module: SplitModel, movement: Movement) -> None:
     )
 
 
-def warn_uncounted(module: SplitModel, rounds: int) -> None:
+def _warn_uncounted(module: SplitModel, rounds: int) -> None:
     """Warn of a protocol of which neither bytes nor seconds are counted; one that sends nothing counts its seconds."""
     meter = module.books.meter
     if module.clock.seconds or meter.total("up").any() or meter.total("down").any():

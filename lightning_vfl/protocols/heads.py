@@ -10,8 +10,8 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.mlp import MLP
+from lightning_vfl.objectives import mean_loss
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_top
-from lightning_vfl.protocols.checks import mean_loss
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import RoundNames, VerticalBatch
@@ -61,6 +61,7 @@ class HeadsVFL(VFLModule):
         super().build()
         outputs = self.objective.outputs(self.hparams["num_classes"])
         head: Any = self._top  # not in halves, which are refused
+        self.costs.know()  # of one head
         more = (build_top(head, self.top_width(), outputs, self.keys) for _ in range(self.roster.parties - 1))
         self.top = nn.ModuleList([self.top, *more])
 

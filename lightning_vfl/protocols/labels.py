@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lightning_vfl.networks.halved_top import ACTIVATIONS, HalvedTop
 from lightning_vfl.protocols.model import SplitModel
-from lightning_vfl.rounds.ends import Hear
+from lightning_vfl.rounds.exchange import Hear
 from lightning_vfl.types import RoundNames, VerticalBatch
 from lightning_vfl.wire import Message
 

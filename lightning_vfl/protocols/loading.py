@@ -1,5 +1,6 @@
-"""Reading checkpoints: a module without running code that the checkpoint names, and what its parties have fitted."""
+"""Checkpoints: what a protocol adds to one, and a module that is read without running code that the file names."""
 
+import sys
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -10,15 +11,21 @@ from typing import IO, Any, Self
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters_context
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
+from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.checks import OtherParts, way_out
+from lightning_vfl.protocols.build import SHAPES, take_untaken
+from lightning_vfl.protocols.checks import OtherParts, note_other_seed, refuse_other_parts, refuse_other_shapes, way_out
+from lightning_vfl.protocols.early_build import not_built
 from lightning_vfl.protocols.trusted_classes import BOOKS as BOOKS
 from lightning_vfl.protocols.trusted_classes import checked
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.trained.fitted import Fitted
+from lightning_vfl.types import Stage
 
+SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 FITTED = "lightning_vfl_fitted"  # key in a checkpoint: what the parties have fitted
 
 
@@ -69,6 +76,74 @@ def hand_out_again(checkpoint: Mapping[str, Any]) -> None:
     for state in loops.get("state_dict", {}).get("combined_loader", []):
         if "schedule" in state and state["offset"] == done + 1:
             state["offset"] = done
+
+
+def save(module: Any, checkpoint: dict[str, Any], within_round: bool) -> None:
+    """Add the counts of a protocol to a checkpoint, and the texts that identify the model's parts.
+
+    Raises:
+        NotBuilt: before the networks are built; if an error is the reason to save, this error.
+    """
+    if not module._built:
+        raise sys.exception() or not_built(module, "weights to save")
+    hand_out_again(checkpoint)
+    if within_round:
+        rank_zero_warn(
+            f"the checkpoint is saved within round {module.books.rounds['fit']}, whose messages and charges are "
+            "counted: a fit that resumes it repeats the batch as another round, so it has other bits than a fit "
+            "without the interruption"
+        )
+    whole = "optimizer_states" in checkpoint  # for resuming: only these have what is as large as the data
+    books = module.books.state()
+    loss = books["epoch_loss"]
+    if module.joint and isinstance(loss["total"], Tensor):  # each process scales its sum: the mean is the joint sum
+        total = loss["total"].to(module.device)
+        loss["total"] = module.trainer.strategy.reduce(total, reduce_op="mean").cpu()
+    checkpoint[FITTED] = None if module.fitted is None else module.fitted.state()
+    checkpoint[BOOKS] = books
+    books["seed"] = module.seed
+    books["parts"] = module.parts()
+    books["preparation"] = module.preparation.state()
+    books["privacy"] = module.privacy.state()
+    books["lost"] = module._lost
+    if untaken := take_untaken(checkpoint.get(module.CHECKPOINT_HYPER_PARAMS_KEY, {}), type(module)):
+        books["told"] = untaken
+    if whole:
+        books["memory"] = module._resumed or ({} if module.memory is None else module.memory.state())
+        if module.place is not None and module.keys:
+            books["secret key"] = module.keys[module.owner].hex()
+    if module.wire.traits.subtractable:
+        books["summed"] = module.summed.state() if whole else module.summed.named()
+
+
+def restore(module: Any, checkpoint: dict[str, Any]) -> None:
+    """Restore the counts of a checkpoint, if it is of a model with the same parts.
+
+    Raises:
+        ConfigurationError: if it is not.
+    """
+    books = checkpoint[BOOKS]
+    module.fitted = Fitted.of(checkpoint[FITTED]) if checkpoint.get(FITTED) else module.fitted
+    kept = {**checkpoint.get(module.CHECKPOINT_HYPER_PARAMS_KEY, {}), **books.get("told", {})}
+    if module.hparams["party_shapes"] is None:  # the constructor of a subclass does not take them
+        module.hparams.update({name: kept.get(name) for name in SHAPES})
+    module.configure_model()
+    if module.fitted is not None:
+        refuse_other_shapes(module.fitted, module.hparams["party_shapes"])
+    refuse_other_parts(books["parts"], module.parts(), kept, module.hparams)
+    note_other_seed(module._trainer, module.seed, books["seed"])
+    module.seed = books["seed"]
+    module.faults.reseed(module.seed)
+    module.books.load(books)
+    module.preparation.forget(*SET_UP)  # the round numbers of the checkpoint may be smaller
+    module.preparation.load(books.get("preparation", {}))
+    module.summed.load(books.get("summed", {}))
+    path = None if module._trainer is None else module.trainer.ckpt_path
+    module.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
+    module._resumed = books.get("memory", {})
+    module.position = position_in(checkpoint)
+    if module.place is not None and module.keys and "secret key" in books:  # a resumed process draws as it would have
+        module.keys[module.owner] = bytes.fromhex(books["secret key"])
 
 
 class SafelyLoaded(LightningModule):

@@ -68,8 +68,12 @@ def learn_locally(
         view = OneParty(module, optimizer, parameters)
         seed, names = module.bottoms.stream or (module.seed, ())
         seed_torch(gradient.device, module.keys.get(party, seed), *names, "party", party, "local update")
-        with module.trainer.precision_plugin.forward_context():
-            update.learn(party, module.bottoms.parties[party], features[party], gradient, view)
+        module.learns_locally = True
+        try:
+            with module.trainer.precision_plugin.forward_context():
+                update.learn(party, module.bottoms.parties[party], features[party], gradient, view)
+        finally:
+            module.learns_locally = False
         view.zero_grad()
         for group, before in zip(optimizer.param_groups, settings, strict=True):
             group.update(before)

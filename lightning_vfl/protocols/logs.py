@@ -1,37 +1,31 @@
 """Logging of a training: losses of steps and epochs, and the progress beside them."""
 
-from collections.abc import Mapping
-
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.books import EpochLoss
+from lightning_vfl.protocols.checks import searches_rate
 from lightning_vfl.protocols.columns_told import MANY
-from lightning_vfl.protocols.finite import refuse_nan_loss
 from lightning_vfl.protocols.model import SplitModel
+from lightning_vfl.protocols.step import Step
 from lightning_vfl.types import VerticalBatch
 
 
-def log_step(
-    module: SplitModel,
-    loss: Tensor | None,
-    notes: Mapping[str, float | Tensor],
-    batch: VerticalBatch,
-    batch_idx: int,
-) -> None:
+def log_step(module: SplitModel, step: Step, batch: VerticalBatch, batch_idx: int) -> None:
     """Log ``train/loss`` and the progress at every logging step; after an epoch's last round, its mean loss and ε too.
 
     Logging takes 0.2 ms a value, so values that no logger would write are not logged.
 
     Args:
         module: the protocol.
-        loss: the mean loss of the batch; None: the round was given up and does not count in the epoch's mean.
-        notes: further values of the round, by log name.
+        step: without a loss, it does not count in the epoch's mean.
         batch: this process's part of the joint batch.
         batch_idx: its number in the epoch.
     """
+    loss = step.loss if step.logged is None else step.logged
     trainer, books = module.trainer, module.books
     total = len(batch.record_ids) if batch.joint is None else batch.joint.total
     if books.epoch_loss.number != module.current_epoch:
@@ -39,7 +33,8 @@ def log_step(
     if loss is not None and module.scores_here:
         books.epoch_loss.add(loss.detach(), total)
     show_loss(trainer, books.epoch_loss, batch_idx)
-    seen = batch_idx == 0 or is_due(module.global_step + 1, trainer.log_every_n_steps)  # type: ignore[attr-defined]  # set in Trainer.__init__
+    every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set in Trainer.__init__
+    seen = batch_idx == 0 or (every > 0 and (module.global_step + 1) % every == 0)
     if not (seen or trainer.is_last_batch):
         return
     refuse_nan_loss(books.epoch_loss, trainer)
@@ -48,7 +43,7 @@ def log_step(
     if seen and loss is not None:
         if module.scores_here:
             module.log("train/loss", loss.detach(), sync_dist=joint, batch_size=total)
-        for name, value in notes.items():
+        for name, value in step.notes.items():
             module.log(name, value, sync_dist=joint, batch_size=total)
     if not trainer.is_last_batch:
         return
@@ -73,8 +68,28 @@ def show_loss(trainer: Trainer, loss: EpochLoss, batch_idx: int) -> None:
     if bar is None or not loss.rows:
         return
     every = getattr(bar, "every", getattr(bar, "refresh_rate", 1))
-    if trainer.is_last_batch or is_due(batch_idx + 1, every):
+    if trainer.is_last_batch or (every > 0 and (batch_idx + 1) % every == 0):
         trainer.progress_bar_metrics["train/loss"] = loss.mean().item()
+
+
+def refuse_nan_loss(loss: EpochLoss, trainer: Trainer) -> None:
+    """End a training with a loss of NaN: the gradients of that round, and the parameters after it, are NaN too.
+
+    A gradient scaler leaves out the steps of such rounds, and a search of a learning rate runs into them: both go on.
+
+    Args:
+        loss: the losses of the epoch so far; the sum is NaN from the first such round on.
+        trainer: of the training.
+
+    Raises:
+        ConfigurationError: naming the epoch.
+    """
+    scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
+    if torch.as_tensor(loss.total).isnan() and not (scaled or searches_rate(trainer)):
+        raise ConfigurationError(
+            f"the training loss is NaN in epoch {loss.number}, and parameters that are NaN learn nothing more; use a "
+            "lower learning rate, trainer.gradient_clip_val, or a loss that is finite for these labels"
+        )
 
 
 def log_standing(module: SplitModel) -> None:

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.local_updates import LocalUpdate
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.halved_top import HalvedTop
@@ -20,19 +19,19 @@ from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round, joint_ids
 from lightning_vfl.protocols.build import refuse_overlap
 from lightning_vfl.protocols.checks import needed_data, refuse_blocks, refuse_other_device, refuse_several_processes
-from lightning_vfl.protocols.groups.updates import Group, send_updates, tell_of_bottoms
+from lightning_vfl.protocols.groups.updates import send_updates, tell_of_bottoms
 from lightning_vfl.protocols.labels import listen_at_cut, tell_of_labels
 from lightning_vfl.protocols.local_learning import learn_locally
 from lightning_vfl.protocols.model import SplitModel
-from lightning_vfl.protocols.preparation import stage_of
-from lightning_vfl.protocols.step import GivenUp, Outcome
+from lightning_vfl.protocols.preparation import set_up_all
+from lightning_vfl.protocols.step import GivenUp, Outcome, Step
 from lightning_vfl.protocols.subtraction import in_words
-from lightning_vfl.rounds.exchange import Exchange, contribute, contribute_some
+from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows
-from lightning_vfl.wire import Contribution, Embeddings, Gate, PartyView, ServerView
+from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows, stage_of
+from lightning_vfl.wire import Contribution, Embeddings, Gate, LinearForms, PartyView, ServerView
 
 
 class MessageRounds(SplitModel):
@@ -42,7 +41,6 @@ class MessageRounds(SplitModel):
     the server computes (``rows_at_server``), their targets (``with_targets``) and the gradient (``guard``).
     """
 
-    _learns_locally: bool = False  # parties make steps of their own, before the optimiser's step is over
     _possible: tuple[PrivacyEvent, ...] | None = None
     _entered: RoundNames | None = None  # the round that the current step has entered
 
@@ -64,16 +62,16 @@ class MessageRounds(SplitModel):
             listen_at_cut(self, batch, names)
         at_server = self.rows_at_server(batch, names, plan.roll)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, at_server)
-        before: Callable[[Optimizer], None] | None = None
-        after = None
+        notes = aggregator_notes(exchange) if exchange.parties.notes else {}
+        step = Step(None, plan.learning, notes)
         if learning := [group for group in self.roster.shared if plan.learners[list(group)].any()]:
-            before = partial(self._send_updates, learning, exchange)
             after = None if self.tap is None else tell_of_bottoms(self, learning, exchange)
+            before = partial(send_updates, self, learning, exchange)
+            step = replace(step, before_optimizer=before, after_optimizer=after)
         if self.local_update is not None:
             gradients = self.gradients_of({m: exchange.contribution.leaves[m] for m in plan.learning})
-            before = self.local_learning(batch.features, gradients)
-        labelled, notes = self.with_targets(at_server), aggregator_notes(exchange)
-        return Outcome(output, exchange.aggregate.value, labelled, plan.learning, notes, before, after)
+            step = replace(step, before_optimizer=self.local_learning(batch.features, gradients))
+        return Outcome(output, exchange.aggregate.value, self.with_targets(at_server), plan.learning, step)
 
     def enter_round(self, batch: VerticalBatch, names: RoundNames) -> RoundPlan:
         """Plan a training round; count its bytes and seconds, and charge its records; ``round`` begins with it.
@@ -92,7 +90,8 @@ class MessageRounds(SplitModel):
                 "its masks and its noise twice; call round or enter_round once in a step"
             )
         self._entered = names
-        rows = joint_rows(batch).total, self.coded_rows(batch)
+        total = joint_rows(batch).total
+        rows = total, total if self.preparation.setup is None else self.coded_rows(batch)
         plan = self.plan_round(batch, names.round, rows)
         self.enter_plan(plan, batch, names, rows)
         if plan.skipped:
@@ -114,7 +113,6 @@ class MessageRounds(SplitModel):
             torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
             self.faults.at(2 * number, self.roster),
             self.faults.at(2 * number + 1, self.roster),
-            partial(self.wire.takes_part, roster=self.roster),
         )
         if alike:
             self._faultless[rows] = plan
@@ -127,7 +125,7 @@ class MessageRounds(SplitModel):
 
         ``rows``: the numbers of records and of coded rows of the joint batch. ``charged``: its records are charged.
         """
-        if plan.reached:
+        if plan.reached and self.preparation.opening is not None:
             self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
         self.books.enter(plan, self.costs.of_round(*rows))
         if self.privacy.accountant is not None and not charged:
@@ -157,19 +155,7 @@ class MessageRounds(SplitModel):
         if self.local_update is None:
             return None
         self.used.add("local_update")
-        return partial(self._learn_locally, self.local_update, features, gradients)
-
-    def _learn_locally(
-        self, update: LocalUpdate, features: tuple[Tensor, ...], gradients: Mapping[int, Tensor], optimizer: Optimizer
-    ) -> None:
-        self._learns_locally = True
-        try:
-            learn_locally(self, update, features, gradients, optimizer)
-        finally:
-            self._learns_locally = False
-
-    def _send_updates(self, groups: list[Group], exchange: Exchange, optimizer: Optimizer) -> None:
-        send_updates(self, groups, optimizer, exchange)
+        return partial(learn_locally, self, self.local_update, features, gradients)
 
     def plan(
         self,
@@ -177,7 +163,7 @@ class MessageRounds(SplitModel):
         held: Tensor,
         forward: RoundOutcome,
         backward: RoundOutcome,
-        takes_part: Callable[[Tensor, Tensor], Tensor],
+        takes_part: Callable[[Tensor, Tensor], Tensor] | None = None,
         policy: MissingPolicy | None = None,
     ) -> RoundPlan:
         """The plan of a round under this protocol's waiting rule and policy.
@@ -187,7 +173,7 @@ class MessageRounds(SplitModel):
             held: (M,) bool, the parties that hold at least one row of the batch.
             forward: the outcome of the request for embeddings.
             backward: the outcome of the request that sends the gradient.
-            takes_part: which of the called and arrived parties the aggregator can include.
+            takes_part: which of the called and arrived parties can be included; None: those of the aggregator's wire.
             policy: for missing embeddings; None: that of training.
         """
         self.used |= {"waiting", "missing"}
@@ -200,7 +186,7 @@ class MessageRounds(SplitModel):
             backward,
             self.faults.stragglers(self.roster),
             self.wire.needed(self.roster.parties),
-            takes_part,
+            takes_part or partial(self.wire.takes_part, roster=self.roster),
             self.roster,
         )
         active = self.roster.active
@@ -211,7 +197,7 @@ class MessageRounds(SplitModel):
 
     def _held(self, batch: VerticalBatch) -> Tensor | None:
         """(M,) bool, the parties that hold at least one row of the joint batch; None: all, or it is not disclosed."""
-        if self.wire.traits.everybody_called:
+        if self.traits.everybody_called:
             return None
         if batch.joint is None:
             return None if batch.present is None else batch.present.any(0).cpu()
@@ -223,10 +209,11 @@ class MessageRounds(SplitModel):
 
     def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
         """The embeddings or features that the parties contribute; in the clear, only included parties compute."""
-        clear = type(self.wire) is InTheClear  # an author's subclass sends messages of its own
-        if clear and not roll.complete and not self.trains_jointly:
-            return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
-        return contribute(self.aggregator.form, bottoms, batch.features, None if clear else batch.present)
+        if type(self.wire) is not InTheClear:  # an author's subclass of it sends messages of its own
+            return contribute(self.aggregator.form, bottoms, batch.features, batch.present)
+        if roll.complete or self.trains_jointly:
+            return Embeddings(bottoms(batch.features))
+        return contribute_some(bottoms, batch.features, roll.included_parties, self.embedding_widths)
 
     def run_round(
         self,
@@ -252,7 +239,7 @@ class MessageRounds(SplitModel):
             self.top.guard = guard
         else:
             value = guard(value)
-        return self.head(value, self.columns_from(roll)), exchange
+        return self.head(value, None if roll.complete else self.columns_from(roll)), exchange
 
     def behind_cut(self, crossing: Tensor, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """The output of the active party's half of a top for what has crossed the cut, in that party's process."""
@@ -278,39 +265,40 @@ class MessageRounds(SplitModel):
 
         ``roster``: names the party that joins the embeddings, if not the server does.
         """
-        aggregator, rows, roster = self.aggregator, joint_rows(batch), roster or self.roster
-        if self.datamodule is None:  # otherwise ``prepare`` has checked all records
-            self.wire.refuse_partly_held(batch.present, roster)
-            refuse_overlap(roster, batch.present)
-        prepared, stage = self.preparation, stage_of(names.stage)
-        records, agreed = prepared.count(stage), prepared.agreed
-        everyone = tuple(range(roster.parties))
-        parties = PartyView(names, roster, everyone, roll.called, rows, None, batch.present, agreed)
+        rows, roster, prepared, traits = joint_rows(batch), roster or self.roster, self.preparation, self.traits
         joiner = None if roster is self.roster else roster.active
-        memory = prepared.opened(aggregator, stage, parties, self.listener(rows.ids, joiner))
-        if memory is not None:
-            parties = replace(parties, memory=memory)
-        seen = batch.present if self.wire.traits.visible else None
-        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, agreed, joiner)
         clear = type(self.wire) is InTheClear
-        if clear:  # a wire hands on what has come
+        present = batch.present
+        if (present is not None or roster.shared) and self.datamodule is None:  # otherwise ``prepare`` has checked them
+            self.wire.refuse_partly_held(present, roster)
+            refuse_overlap(roster, present)
+        everyone = tuple(range(roster.parties))
+        parties = PartyView(names, roster, everyone, roll.called, rows, None, present, prepared.agreed)
+        records = 0
+        if prepared.needed:
+            parties = replace(parties, memory=prepared.opened(parties, self.listener(rows.ids, joiner)))
+            records = prepared.count(names.stage)
+        seen = present if traits.visible else None
+        server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, prepared.agreed, joiner)
+        if clear and not (roll.complete and seen is None):  # a wire hands on what has come
             self.refuse_uncounted(roll, seen)
-        exchange = Exchange(aggregator, contribution, parties, server, policy, self.sides, self.wire, self.tap)
+        exchange = Exchange(self.aggregator, contribution, parties, server, policy, self.sides, self.tap)
         value = exchange.run()
         once = not (roll.complete or clear or self._decoding_tried)
-        if once and aggregator.accounting is None:  # with noise, which is drawn anew, there is nothing to compare
+        if once and self.aggregator.accounting is None:  # with noise, which is drawn anew, there is nothing to compare
             self._decoding_tried = exchange.refuse_other_decoding()
-        if stage == Stage.FIT:
+        if names.stage == Stage.FIT:
             self.used |= {"aggregator", "compressor"}
             self.books.enter_part("aggregator")
-        self.enter_sum(names.stage, roll.included_parties, batch)
-        if self.wire.traits.corrects:
+        if traits.subtractable:
+            self.enter_sum(names.stage, roll.included_parties, batch)
+        if traits.corrects:
             self.books.enter_corrected(self._corrected(exchange.aggregate.corrected))
         return value, exchange
 
     def enter_sum(self, stage: Stage, parties: Iterable[int], batch: VerticalBatch) -> None:
         """Note over which parties the records of a batch have been summed, where that matters."""
-        if self.wire.traits.subtractable:
+        if self.traits.subtractable:
             self.summed.enter(stage_of(stage), parties, joint_ids(batch))
 
     def _corrected(self, parties: Sequence[int]) -> Sequence[int]:
@@ -328,23 +316,25 @@ class MessageRounds(SplitModel):
 
         ``roster``: names the party that joins the embeddings, if not the server does.
         """
-        last, opening = self.books.opened.get(names.stage, -1), self.aggregator.opening
+        last, opening = self.books.opened.get(names.stage, -1), self.preparation.opening
         legs = () if opening is None else opening.legs(rows, roster or self.roster, called, names.round, last)
         return self.books.enter_opening(legs, names.stage, names.round)
 
     def coded_rows(self, batch: VerticalBatch) -> int:
         """The number of coded rows of the joint batch; without coded rows, its number of records."""
-        if self.aggregator.setup is None:
+        setup = self.preparation.setup
+        records = 0 if setup is None else self.preparation.count(self.stage)
+        if setup is None or not records:
             return joint_rows(batch).total
-        blocks = self.preparation.blocks(self.aggregator, self.roster.parties, self.seed, self.stage)
-        return joint_rows(batch).total if blocks is None else len(blocks.coded_rows(joint_ids(batch))[0])
+        blocks = setup.arrangement(records, self.roster.parties, self.seed, stage_of(self.stage))
+        return len(blocks.coded_rows(joint_ids(batch))[0])
 
     def next_round(self, seed_global: bool = False) -> RoundNames:
         """The names of the next round's random streams; ``seed_global``: also seed torch's global generator."""
         stage = self.stage
         number = self.books.next_round(stage)
         if seed_global:  # dropout masks become a function of the round: a resumed run needs no generator state
-            seed = self.keys.get(self.owner, self.seed)
+            seed = self.keys[self.owner] if self.keys else self.seed
             seed_torch(self.device, seed, "networks", stage, number, self.global_rank)
         return RoundNames(self.seed, stage, number)
 
@@ -423,30 +413,35 @@ class MessageRounds(SplitModel):
 
     def prepare(self, stage: Stage, split: str) -> None:
         """Let the parties set up a stage before its first round, and count the traffic of the set-up."""
-        aggregator = self.aggregator
+        setup, name = self.aggregator.setup, type(self.aggregator).__name__
         if self.datamodule is not None:
             present = self.datamodule.records(split).present
             self.wire.refuse_partly_held(present, self.roster)
             if present is not None and self.place is not None and not self.wire.traits.visible:
                 raise ConfigurationError(
-                    f"records that some party does not hold are not between processes with {type(aggregator).__name__} "
-                    "yet; use overlap: inner, or an aggregator whose server reads the embeddings, such as Mean"
+                    f"records that some party does not hold are not between processes with {name} yet; use overlap: "
+                    "inner, or an aggregator whose server reads the embeddings, such as Mean"
                 )
-        if aggregator.setup is None:
+        if setup is None:
             return
-        who = f"{type(aggregator).__name__} is set up before the first round and must know the records"
+        if self.aggregator.form is not LinearForms:
+            raise ConfigurationError(f"{name} has a Setup, which shares expanded records; declare form = LinearForms")
+        who = f"{name} is set up before the first round and must know the records"
         source = needed_data(self.datamodule, who).records(split)
-        refuse_blocks(source, type(aggregator).__name__)
-        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        refuse_blocks(source, name)
+        prepared, names, basis = self.preparation, RoundNames(self.seed, stage, 0), self.costs.basis_widths()
         if stage == Stage.FIT and self.trainer.ckpt_path is None:
-            self.preparation.start_over()
-        names = RoundNames(self.seed, stage, 0)
-        by = None if self.place is None else partial(self.place.set_up, self, source, names)
-        basis, roster, device = self.costs.basis_widths(), self.roster, self.device
-        hear = self.listener(torch.empty(0, dtype=torch.int64))
-        for leg in self.preparation.run(
-            aggregator, self.bottoms, basis, source, roster, names, device, fitting, by, hear
-        ):
+            prepared.start_over()
+        prepared.begin(stage, source)
+        if self.place is None:
+            records = ExpandedRecords(source, self.bottoms, self.device)
+            hear = self.listener(torch.empty(0, dtype=torch.int64))
+            agreed, memory = set_up_all(setup, records, basis, self.roster, names, prepared.agreed, name, hear)
+        else:
+            agreed, memory = self.place.set_up(self, source, names, prepared.agreed)
+        prepared.agreed, prepared.memory[stage] = dict(agreed), memory
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        for leg in prepared.uncounted(setup.legs(len(source), basis, self.roster), stage, fitting):
             self.books.meter.add(leg)
             if stage == Stage.FIT:  # evaluation takes no virtual time
                 self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
@@ -503,7 +498,7 @@ class MessageRounds(SplitModel):
                 "train in one process, or use Exclude, Zeros or Skip",
             )
 
-    def _check_calls(self) -> None:
+    def check_calls(self) -> None:
         """Refuse a rule that calls too few parties; note who is never called."""
         self.check_faults()
         slow = self.faults.stragglers(self.roster)

@@ -18,7 +18,7 @@ from torchmetrics import Metric
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import ClearParty, InTheClear, PlainServer, wire_of
-from lightning_vfl.aggregators.parts import Wire
+from lightning_vfl.aggregators.parts import Traits, Wire
 from lightning_vfl.aggregators.readable import readable
 from lightning_vfl.compressors import Compressor, Sender
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
@@ -31,7 +31,7 @@ from lightning_vfl.networks.column_aware import ColumnAwareTop
 from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.networks.memory import Kept, Memories, Memory
 from lightning_vfl.networks.mlp import MLP
-from lightning_vfl.objectives import Objective, objective_for
+from lightning_vfl.objectives import Objective, mean_loss, objective_for
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.build import (
@@ -54,7 +54,7 @@ from lightning_vfl.protocols.build import (
     several,
     try_aggregator,
 )
-from lightning_vfl.protocols.checks import mean_loss, refuse_other_output, refuse_other_targets
+from lightning_vfl.protocols.checks import refuse_other_targets
 from lightning_vfl.protocols.columns_told import Columns, Noise, Read, Told, columns_of, columns_told
 from lightning_vfl.protocols.costs import Costs, labels_leg
 from lightning_vfl.protocols.early_build import NotBuilt, not_built
@@ -75,8 +75,7 @@ from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.scores import Scores, refuse_unnamed
 from lightning_vfl.protocols.subtraction import SummedSets
 from lightning_vfl.rebuildable import Rebuildable, names_given
-from lightning_vfl.rounds.ends import Hear
-from lightning_vfl.rounds.exchange import Sides
+from lightning_vfl.rounds.exchange import Hear, Sides
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.schedules.batches import Aligned, Schedule
 from lightning_vfl.schedules.blocks import shuffled
@@ -164,12 +163,15 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
 
     aggregator: Aggregator
     wire: Wire
+    traits: Traits
     sides: Sides
     objective: Objective
     roster: Roster
     bottoms: PartyBank
     top: nn.Module
     party_columns: tuple[Columns, ...]
+    embedding_widths: tuple[int, ...]
+    """(M,), of each party."""
     costs: Costs
     books: Books
     preparation: Preparation
@@ -191,12 +193,14 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     """What the parties have fitted to the training records; the datamodule sets it in a fit, checkpoints keep it."""
     joiner: str = "the server"  # who joins the embeddings, in words
     parties_learn_from_joiner = True  # by gradients of their embeddings
+    seeds_networks: bool = True  # whether a step seeds torch's global generator, for dropout in networks
     says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
     unsupported: ClassVar[Unsupported] = {
         Part.DOWNLINK: "use SplitVFL",
         Part.SUBSETS: "use SplitVFL",
         Part.FEDERATION: "federated protocols: SplitVFL, AsyncVFL, DecoupledVFL",
     }
+    learns_locally = False  # a party makes a step of its own, before the optimiser's step is over
     _rate: float | None = None
     _build_begun = False
     _built = False
@@ -325,7 +329,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         """A memory, and the residues of the senders that are hosted here, if there are any."""
         if not (self.compresses and self._built):
             return memory
-        party, server = self.sides
+        _, party, server = self.sides
         kept: dict[str, Kept] = {}
         if isinstance(party, ClearParty) and (self.place is None or self.place.seat.party is not None):
             kept |= _residues("embeddings", party.sender)
@@ -403,11 +407,6 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     def requests_made(self) -> int:
         """How many requests each party has received in training so far; two a round."""
         return 2 * self.books.rounds.get(Stage.FIT, 0)
-
-    @property
-    def seeds_networks(self) -> bool:
-        """Whether torch's global generator is seeded in the next step, for dropout in networks; default: always."""
-        return True
 
     @property
     def meets_faults(self) -> bool:
@@ -500,11 +499,6 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         )
 
     @property
-    def embedding_widths(self) -> tuple[int, ...]:
-        """(M,) the widths of the parties' embeddings."""
-        return self.costs.widths
-
-    @property
     def datamodule(self) -> Any:
         """The trainer's datamodule; None if there is none, or if it is a container of loaders without records."""
         data = getattr(self._trainer, "datamodule", None)
@@ -529,7 +523,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     def clock(self, clock: VirtualClock) -> None:
         self.books.clock = clock
         if hasattr(self, "costs"):
-            self.costs.use(clock)
+            self.costs.start_over()
 
     # ---- networks
 
@@ -570,8 +564,9 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         self.roster = roster_of(len(shapes), self.hparams["party_groups"], self.active)
         self.hparams["party_groups"] = several(self.hparams["party_groups"])
         self.aggregator = self.aggregator.among(self.roster)
-        self.wire = wire_of(self.aggregator)
-        self.sides = Sides.of(self.wire)
+        self._take_wire(wire_of(self.aggregator))
+        self.preparation.setup = self.aggregator.setup
+        self.preparation.opening = self.aggregator.opening
         self.objective = self._objective or objective_for(classes)
         self.objective.prepare(classes)
         refuse_other_targets(self.objective.targets, self.datamodule)
@@ -582,8 +577,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         self.party_columns = tuple(map(columns_of, self.bottoms.parties, shapes))
         refuse_parameters_of(self.aggregator)
         try_aggregator(self.aggregator, self.width, self.roster)
-        widths = self.aggregator.widths(self.width, self.roster)
-        outputs = self.objective.outputs(classes)
+        self.embedding_widths = widths = self.aggregator.widths(self.width, self.roster)
+        self._outputs = outputs = self.objective.outputs(classes)
         if isinstance(self._top, Mapping):
             active = self.roster.active
             self.top = build_halves(self._top, self.top_width(), self.width, outputs, self.keys, widths, active)
@@ -595,29 +590,19 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         self.books.begin(self.roster.parties)
         chosen = self._metrics or self.objective.metrics(classes)
         self.val, self.test = Scores("val", chosen), Scores("test", chosen)
-        self.costs = Costs(
-            self.aggregator,
-            self.roster,
-            self.clock,
-            self.bottoms,
-            self.top,
-            shapes,
-            self.width,
-            self.top_width(),
-            self.more_legs,
-        )
+        self.costs = Costs(self)
         self._refuse_unsupported({Part.GROUPS: bool(self.roster.shared)})
         self._top_may_draw = not has_rule(self.top)
         if self.local_update is not None:
             self._check_local_update(self.local_update)
-            self.costs.local_update = self.local_update
         if self.compresses:
             self._check_compressors()
-            self.wire = InTheClear(self.aggregator, self.compressor, self.gradient_compressor)
-            self.sides = Sides.of(self.wire)
-            self.costs.wire = self.wire
+            self._take_wire(InTheClear(self.aggregator, self.compressor, self.gradient_compressor))
             self.costs.legs(1)
             self.wire.downlink(1, self.embedding_widths, self.roster)  # refuses widths that cannot be sent
+
+    def _take_wire(self, wire: Wire) -> None:
+        self.wire, self.traits, self.sides = wire, wire.traits, Sides.of(wire)
 
     @property
     def compresses(self) -> bool:
@@ -789,8 +774,9 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
             columns: (D_out,) bool, the columns that arrived; None: all.
         """
         top = self.top
-        self._seed_top(value.device, None, "server")
-        if isinstance(top, HalvedTop):
+        if self._top_may_draw:
+            self._seed_top(value.device, None, "server")
+        if isinstance(top, HalvedTop) and self._top_may_draw:
             top.seed = partial(self._seed_top, value.device, self.roster.active, "active")
         value = self.join(value, columns)
         takes_columns = isinstance(top, ColumnAwareTop | HalvedTop)
@@ -799,14 +785,14 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
 
     def _seed_top(self, device: torch.device, owner: int | None, what: str) -> None:
         """Let what a part of the top draws in a round depend on the round and its owner alone."""
-        if self._top_may_draw and self.training and self.bottoms.stream is not None:
+        if self.training and self.bottoms.stream is not None:
             seed, names = self.bottoms.stream
             seed_torch(device, self.keys.get(owner, seed), *names, what)
 
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The top's input for an aggregate."""
         padding = self.missing.padding
-        return value if columns is None or padding is None else padding.pad(value, columns)
+        return value if columns is None or padding is None else padding(value, columns)
 
     def rank_loss(self, output: Tensor, batch: VerticalBatch) -> Tensor:
         """This process's loss, weighted by its rows: the mean over processes is the mean loss of the joint batch."""
@@ -819,8 +805,13 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
 
     def refuse_other_output(self, output: object, batch: VerticalBatch) -> None:
         """Refuse an output that has not a row for each record of a batch and a column for each output of the task."""
-        outputs = self.objective.outputs(self.hparams["num_classes"])
-        refuse_other_output(output, len(batch.record_ids), outputs, self)
+        shape = len(batch.record_ids), self._outputs
+        if not isinstance(output, Tensor) or output.shape != shape:
+            found = f"a tensor {(*output.shape,)}" if isinstance(output, Tensor) else type(output).__name__
+            raise ConfigurationError(
+                f"output of {type(self).__name__} is {found} for {shape[0]} records; return a tensor {shape}, a row "
+                "for each record"
+            )
 
     # ---- optimiser
 

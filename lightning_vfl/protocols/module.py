@@ -1,88 +1,47 @@
 """VFLModule: the base class of protocols, with the steps and hooks that Lightning calls."""
 
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from inspect import isfunction
-from math import inf, nan
-from pathlib import Path
+from math import nan
 from typing import Any, final
 
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
-from lightning_vfl.protocols.accounts.charging import one_loader, open_evaluation, open_privacy
+from lightning_vfl.protocols.accounts.charging import one_loader, open_evaluation
+from lightning_vfl.protocols.before_fit import check_data, check_settings, check_setup, check_start
 from lightning_vfl.protocols.books import EpochLoss
-from lightning_vfl.protocols.build import SHAPES, take_untaken
 from lightning_vfl.protocols.callback_checks import (
     callbacks_of,
-    check_validation,
     refuse_callbacks,
-    refuse_searches,
-    repeat_last_loss,
 )
-from lightning_vfl.protocols.checkpoint_files import use_whole_checkpoints
 from lightning_vfl.protocols.checks import (
-    labels_of,
     needed_data,
-    note_large_labels,
-    note_other_seed,
-    note_rounded_features,
     one_optimizer,
     refuse_accumulation,
-    refuse_bare_batches,
     refuse_other_batches,
-    refuse_other_data,
-    refuse_other_dtypes,
     refuse_other_loss,
-    refuse_other_parts,
     refuse_other_records,
-    refuse_other_shapes,
-    refuse_reloading,
-    refuse_scaler,
     refuse_several_loaders,
-    refuse_several_processes,
-    refuse_several_steps,
-    refuse_trainer,
-    refuse_unused_optimizer,
-    repeat_batches,
-    training_labels,
-    warn_unused_hooks,
-    warn_unused_rate,
 )
 from lightning_vfl.protocols.constant_output import Spread, warn_of_chance
-from lightning_vfl.protocols.early_build import not_built, with_networks
-from lightning_vfl.protocols.finite import refuse_nan_output
-from lightning_vfl.protocols.first_rounds import (
-    FEW,
-    Movement,
-    check_movement,
-    refuse_diverged,
-    refuse_unasked_faults,
-    refuse_unused_parts,
-    warn_no_loss,
-    warn_uncounted,
-)
-from lightning_vfl.protocols.groups.exposed import exposure_of
-from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
+from lightning_vfl.protocols.early_build import with_networks
+from lightning_vfl.protocols.first_rounds import Movement, check_movement, refuse_diverged
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.loading import BOOKS, FITTED, hand_out_again, position_in
-from lightning_vfl.protocols.logs import log_standing, log_step, say_columns
+from lightning_vfl.protocols.loading import BOOKS, SET_UP, restore, save
+from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.party_summary import with_party_rows
-from lightning_vfl.protocols.scores import SPLITS, Attendance, Predictions, Scores
+from lightning_vfl.protocols.scores import SPLITS, Attendance, Predictions, predictions_of
 from lightning_vfl.protocols.step import GivenUp, Step
-from lightning_vfl.support import Part, refuse_other_table, unsupported_by
-from lightning_vfl.trained.fitted import Fitted
+from lightning_vfl.support import refuse_other_table
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
-
-SET_UP = (Stage.FIT, Stage.VALIDATION, Stage.TEST, Stage.PREDICT)  # the sanity check runs on validation records
 
 
 class VFLModule(MessageRounds):
@@ -160,9 +119,10 @@ class VFLModule(MessageRounds):
     @final
     def training_step(self, batch: VerticalBatch, batch_idx: int) -> Tensor:
         """Run, count and log one ``step``. A step without a loss changes no parameter."""
-        refuse_other_batches(batch)
-        if self._movement is not None and self._movement.is_over(FEW):
-            self._check_movement()
+        if type(batch) is not VerticalBatch:
+            refuse_other_batches(batch)
+        if self._movement is not None and self._movement.is_over:
+            self._end_first_rounds()
         self._within_round, self._entered = True, None
         self._pending = None  # of the round before, if its step of the optimiser was made by hand
         names = self.next_round(seed_global=self.seeds_networks)
@@ -170,40 +130,26 @@ class VFLModule(MessageRounds):
             step = self.step(batch, names)
         except GivenUp:
             step = Step(None)
-        refuse_other_kind("what step returns", step, Step, "Step(loss)")
+        if type(step) is not Step:
+            refuse_other_kind("what step returns", step, Step, "Step(loss)")
         if self._movement is not None:
-            self._check_first(step)
-        if step.loss is None:
+            self._movement.note(self, step)
+        loss = step.loss
+        if loss is None:
             self.books.given_up += 1
             self._pending = replace(step, withheld=(self,), learners=None, before_optimizer=None)
         else:
-            refuse_other_loss(step.loss)
-            self._pending = step.rest()
-        log_step(self, step.loss if step.logged is None else step.logged, step.notes, batch, batch_idx)
-        return self._nothing() if step.loss is None else step.loss
+            if not (isinstance(loss, Tensor) and loss.requires_grad and loss.dim() == 0):
+                refuse_other_loss(loss)
+            self._pending = replace(step, loss=None, logged=None, notes={})  # without the graph
+        log_step(self, step, batch, batch_idx)
+        return self._nothing() if loss is None else loss
 
-    def _check_first(self, step: Step) -> None:
-        """Refuse faults and parts that the first round has not used; note who is to learn in the first rounds."""
-        refuse_unasked_faults(self)
-        if self._movement is None:
-            return
-        if step.loss is None:
-            self._movement.pass_by(self)
-            return
-        if self._movement.rounds == 0:
-            refuse_unused_parts(self)
-        self._movement.note(self, step)
-
-    def _check_movement(self) -> None:
-        """Check once whose weights have changed."""
+    def _end_first_rounds(self) -> None:
+        """Check once whose weights the first rounds have changed."""
         movement, self._movement = self._movement, None
-        if movement is None:
-            return
-        if movement.rounds:
+        if movement is not None:
             check_movement(self, movement)
-            warn_uncounted(self, movement.rounds)
-        else:
-            warn_no_loss(self, movement)
 
     def _nothing(self) -> Tensor:
         """A loss that is not known (nan), whose gradients are zero, for an optimiser step that changes no parameter."""
@@ -217,7 +163,8 @@ class VFLModule(MessageRounds):
         step = self._pending
         if step is not None:
             self._pending = Step(None, after_optimizer=step.after_optimizer)
-            self._withhold(step)
+            if step.withheld or step.learners != tuple(range(self.roster.parties)):
+                self._withhold(step)
             if step.before_optimizer is not None:
                 step.before_optimizer(optimizer)
         if self._movement is not None and (step is None or self not in step.withheld):
@@ -240,7 +187,7 @@ class VFLModule(MessageRounds):
 
     def _after_optimizer(self, *_: Any) -> None:
         """Restore equal copies of shared bottoms; let the protocol use the parameters of after the step."""
-        if self._learns_locally:
+        if self.learns_locally:
             return
         step, self._pending = self._pending, None
         if self.roster.shared:
@@ -282,45 +229,17 @@ class VFLModule(MessageRounds):
         """Refuse unsuitable data and trainer settings before anything runs."""
         self._pending, self._within_round = None, False
         self.forget(*SET_UP)  # an interrupted run may have left shares and keys
-        if self.datamodule is not None and self.hparams["party_shapes"] is not None:
-            refuse_other_data(self.hparams, self.datamodule)
-        refuse_trainer(self.trainer, self._compiler_ctx is not None)
-        use_whole_checkpoints(self.trainer)
-        refuse_bare_batches(self.trainer, stage)
-        if stage == "fit":
-            refuse_accumulation(self.trainer)
-            repeat_batches(self.trainer)
-        refuse_searches(self)
+        check_setup(self, stage)
 
     @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings; set up the parties; allocate the memory between rounds."""
-        self._refuse_settings_of_fit()
         self._possible = None
         self._faultless.clear()
-        self.clock.speeds(self.roster.parties)
-        self.faults.check(self.roster)
         self.faults.asked = False
-        if self.faults.models:
-            refuse_scaler(self.trainer, "a gradient scaler fails in a round that is given up, which has no gradients")
-        if self.labels_here:
-            if (who := self.objective.needs_labels) is not None:
-                self.objective.take_labels(training_labels(self.datamodule, who))
-            elif self.objective.may_use_labels and self.datamodule is not None:
-                self.objective.take_labels(training_labels(self.datamodule, "the objective"))
-            note_large_labels(self.objective, self.datamodule)
-        elif self.scores_here and self.objective.may_use_labels:
-            raise ConfigurationError(
-                f"{self.objective.identity} uses the labels of all training records, which between processes party "
-                f"{self.roster.active} alone has; use standardise: false, or numbers as class_weights"
-            )
-        note_rounded_features(self.trainer, self.datamodule, self.bottoms)
-        refuse_other_dtypes(self.bottoms, self.datamodule)
+        check_settings(self)
         self.prepare(Stage.FIT, "train")
-        if self.scores_here:
-            check_validation(self)
-        open_privacy(self, self.datamodule)
-        say_columns(self)
+        check_data(self)
         if self.memory is None:
             return
         who = f"{type(self).__name__} stores embeddings by record and must know the records"
@@ -334,54 +253,13 @@ class VFLModule(MessageRounds):
             self.memory.load(self._resumed)
         self._resumed = {}
 
-    def _refuse_settings_of_fit(self) -> None:
-        self._refuse_unsupported({Part.FAULTS: bool(self.faults.models), Part.PROCESSES: self.joint})
-        if Part.WAITING not in unsupported_by(type(self)):
-            self._check_calls()
-        if self.roster.shared:
-            refuse_scaler(self.trainer, "updates of groups cannot be summed while their gradients are scaled")
-            refuse_readable(self.aggregator, self.roster, self.allow_invertible_updates)
-        if self.local_update is not None:
-            refuse_scaler(self.trainer, "local steps cannot be made while gradients are scaled")
-            refuse_several_processes(self.joint, "local updates are not averaged over processes; use devices: 1")
-        refuse_several_processes(
-            self.joint and self.compresses, "what compressors leave out is kept in one process; use devices: 1"
-        )
-
     @toolkit_hook
     def on_train_start(self) -> None:
-        """Store the number of mini-batches of a pass, which is known from here on."""
+        """Refuse unsuitable optimisers and loaders; store the number of mini-batches of a pass."""
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)
-            refuse_several_steps(optimizer)
-        warn_unused_rate(self.trainer, self._rate, "optimizer" in self.used)
-        refuse_unused_optimizer(
-            type(self).__name__,
-            {
-                "optimizer": self._optimizer,
-                "optimizer_of": self._optimizer_of or None,
-                "lr_scheduler": self._lr_scheduler,
-            },
-            "optimizer" in self.used,
-        )
-        if not self.joint:  # DDP calls forward
-            warn_unused_hooks(self)
         self._movement, self._compared = None if self.place is not None else Movement(self), False
-        repeat_last_loss(self.trainer)
-        loader = self.trainer.train_dataloader
-        refuse_other_records(self.preparation.sources.get(Stage.FIT), loader, type(self.aggregator).__name__)
-        refuse_reloading(self.trainer, loader)
-        schedule, steps = getattr(loader, "schedule", None), self.trainer.num_training_batches
-        self.books.pass_batches = steps if schedule is None else schedule.pass_batches
-        known = int(steps) if steps < inf else 1  # of a loader without length, each round may have the same records
-        self.books.epoch_batches = known if schedule is None else schedule.steps
-        if self.roster.shared and not self.allow_invertible_updates:
-            schedule = getattr(self.trainer.train_dataloader, "schedule", None)
-            for group in self.roster.shared:
-                refuse_solvable(exposure_of(self, group, schedule))
-        steps = self.trainer.max_steps
-        if steps < 0 or steps >= self.trainer.num_training_batches:
-            self.refuse_unit(self.privacy.unit)
+        check_start(self)
 
     # ---- the hooks of a fit
 
@@ -398,7 +276,7 @@ class VFLModule(MessageRounds):
         """Refuse gradient accumulation again, which a callback may have changed, and an epoch without a step."""
         refuse_accumulation(self.trainer)
         if self._movement is not None and self._movement.rounds and not self._movement.steps:
-            self._check_movement()
+            self._end_first_rounds()
 
     @toolkit_hook
     def on_train_epoch_end(self) -> None:
@@ -411,7 +289,7 @@ class VFLModule(MessageRounds):
     @toolkit_hook
     def on_train_end(self) -> None:
         """Reset the epoch's loss: a later fit starts its first epoch from zero."""
-        self._check_movement()
+        self._end_first_rounds()
         self.books.epoch_loss = EpochLoss()
 
     @toolkit_hook
@@ -425,76 +303,45 @@ class VFLModule(MessageRounds):
     @toolkit_hook
     def on_validation_start(self) -> None:
         """Reset the scores; set up the validation records, once a fit."""
-        self._refuse_several("validation", self.trainer.num_val_batches)
+        trainer = self.trainer
+        batches = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
+        self._refuse_several("validation", batches)
         self.val.reset()
-        self._set_up(Stage.VALIDATION, self.trainer.val_dataloaders)
+        self._set_up(Stage.VALIDATION, trainer.val_dataloaders, batches)
 
     @toolkit_hook
     def on_test_start(self) -> None:
         """Reset the scores; set up the test records."""
         self._refuse_several("test", self.trainer.num_test_batches)
         self.test.reset()
-        self._set_up(Stage.TEST, self.trainer.test_dataloaders)
+        self._set_up(Stage.TEST, self.trainer.test_dataloaders, self.trainer.num_test_batches)
 
     @toolkit_hook
     def on_predict_start(self) -> None:
         """Set up the records to predict."""
         self._predicted = Spread()
-        self._set_up(Stage.PREDICT, self.trainer.predict_dataloaders)
+        self._set_up(Stage.PREDICT, self.trainer.predict_dataloaders, self.trainer.num_predict_batches)
 
     def validation_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
-        refuse_other_batches(batch)
-        return self._scored(self.val, self.evaluated(batch, self.next_round()), batch)
+        return self.val.score(self, batch)
 
     def test_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Update and log loss and metrics of a batch; callbacks get its predictions."""
-        refuse_other_batches(batch)
-        return self._scored(self.test, self.evaluated(batch, self.next_round()), batch)
+        return self.test.score(self, batch)
 
     def predict_step(self, batch: VerticalBatch, batch_idx: int, dataloader_idx: int = 0) -> Predictions:
         """Predictions of a batch, with the positions of its records."""
         refuse_other_batches(batch)
         if self.predictor is not None:
             return self.predictor(batch)
-        output = self.evaluated(batch, self.next_round())
-        attendance = self.attendance
-        if self.scores_here and attendance is None and batch.present is not None:
-            attendance = Attendance(batch.present, self.answers(batch.present))
-        answered = torch.ones(len(output), dtype=torch.bool, device=output.device)
-        parties = None
-        if attendance is not None and len(output):
-            answered, parties = attendance.answered, attendance.parties
-        values = output  # at a party, what the server has told: of all records, or of none
-        if self.scores_here:
-            refuse_nan_output(output[answered], batch.record_ids[answered], self.trainer)
-            values = self.objective.predict(output).float()
-        nothing = values.new_full((), torch.nan)
-        values = torch.where(answered.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
-        if self.scores_here:
-            self._predicted.add(values)
-        return Predictions(batch.record_ids[: len(values)], values, parties)
+        return predictions_of(self, batch, self._predicted)
 
     def _refuse_several(self, stage: str, batches: Any) -> None:
         """Refuse several loaders, unless the author has written the step that scores them."""
         step = f"{stage}_step"
         if getattr(type(self), step) is getattr(VFLModule, step):
             refuse_several_loaders(stage, batches)
-
-    def _scored(self, scores: Scores, output: Tensor, batch: VerticalBatch) -> Tensor:
-        missed = self.place is not None and not len(output)  # by a party that has come back
-        if missed or not self.scores_here:
-            return output
-        if self.place is not None and self.place.labels is not None:
-            batch = batch._replace(labels=self.place.labels)
-        if self.attendance is not None:
-            answered = self.attendance.answered
-            left_out = float((~answered).sum())
-            self.log(f"{scores.split}/unanswered", left_out, reduce_fx="sum", on_epoch=True, on_step=False)
-            labels = labels_of(batch)[answered]
-            batch = batch._replace(labels=labels, record_ids=batch.record_ids[answered])
-            return scores.log(self, self.objective, output[answered], batch)
-        return scores.log(self, self.objective, output, batch)
 
     @toolkit_hook
     def on_validation_epoch_end(self) -> None:
@@ -537,23 +384,15 @@ class VFLModule(MessageRounds):
         if self.place is not None and self.scores_here != at_parties:
             self.place.share_metrics(self, split)
 
-    def _set_up(self, stage: Stage, loaders: Any) -> None:
+    def _set_up(self, stage: Stage, loaders: Any, batches: Any) -> None:
         """Open the account of an evaluation; let the parties set up its records, once a fit, if it is protected."""
         if self.aggregator.accounting is not None:
-            trainer = self.trainer
-            batches = {
-                Stage.SANITY_CHECK: trainer.num_sanity_val_batches,
-                Stage.VALIDATION: trainer.num_val_batches,
-                Stage.TEST: trainer.num_test_batches,
-                Stage.PREDICT: trainer.num_predict_batches,
-            }
-            open_evaluation(self, one_loader(loaders), batches[self.stage], self.possible_events())
+            open_evaluation(self, one_loader(loaders), batches, self.possible_events())
         if not self.protected_evaluation:
             return
-        name = type(self.aggregator).__name__
         if stage not in self.preparation.memory:
             self.prepare(stage, SPLITS[stage])
-        refuse_other_records(self.preparation.sources.get(stage), loaders, name)
+        refuse_other_records(self.preparation.sources.get(stage), loaders, type(self.aggregator).__name__)
 
     # ---- checkpoints
 
@@ -564,56 +403,10 @@ class VFLModule(MessageRounds):
         Raises:
             NotBuilt: before the networks are built; if an error is the reason to save, this error.
         """
-        if not self._built:
-            raise sys.exception() or not_built(self, "weights to save")
-        hand_out_again(checkpoint)
-        if self._within_round:
-            rank_zero_warn(
-                f"the checkpoint is saved within round {self.books.rounds[Stage.FIT]}, whose messages and charges are "
-                "counted: a fit that resumes it repeats the batch as another round, so it has other bits than a fit "
-                "without the interruption"
-            )
-        books = self.books.state()
-        loss = books["epoch_loss"]
-        if self.joint and isinstance(loss["total"], Tensor):  # each process scales its sum: the mean is the joint sum
-            loss["total"] = self.trainer.strategy.reduce(loss["total"].to(self.device), reduce_op="mean").cpu()
-        told = take_untaken(checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}), type(self))
-        more = {"preparation": self.preparation.state(), "privacy": self.privacy.state(), "lost": self._lost}
-        more |= {"told": told} if told else {}
-        checkpoint[BOOKS] = {**books, "seed": self.seed, "parts": self.parts(), **more}
-        checkpoint[FITTED] = None if self.fitted is None else self.fitted.state()
-        if "optimizer_states" in checkpoint:  # as large as the data: only in checkpoints for resuming
-            kept = {} if self.memory is None else self.memory.state()
-            checkpoint[BOOKS]["memory"] = self._resumed or kept
-            if self.place is not None and self.keys:
-                checkpoint[BOOKS]["secret key"] = self.keys[self.owner].hex()
-        if self.wire.traits.subtractable:
-            whole = "optimizer_states" in checkpoint  # the sums themselves are only in checkpoints for resuming
-            checkpoint[BOOKS]["summed"] = self.summed.state() if whole else self.summed.named()
+        save(self, checkpoint, self._within_round)
 
     @toolkit_hook
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counts, if the checkpoint is of a model with the same parts."""
-        books = checkpoint.get(BOOKS)
-        if books is None:
-            return
-        self.fitted = Fitted.of(checkpoint[FITTED]) if checkpoint.get(FITTED) else self.fitted
-        kept = {**checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {}), **books.get("told", {})}
-        if self.hparams["party_shapes"] is None:  # the constructor of a subclass does not take them
-            self.hparams.update({name: kept.get(name) for name in SHAPES})
-        self.configure_model()
-        if self.fitted is not None:
-            refuse_other_shapes(self.fitted, self.hparams["party_shapes"])
-        refuse_other_parts(books["parts"], self.parts(), kept, self.hparams)
-        note_other_seed(self._trainer, self.seed, books["seed"])
-        self.seed = books["seed"]
-        self.faults.reseed(self.seed)
-        self.books.load(books)
-        self.preparation.forget(*SET_UP)  # the round numbers of the checkpoint may be smaller
-        self.preparation.load(books.get("preparation", {}))
-        path = None if self._trainer is None else self.trainer.ckpt_path
-        self.summed.load(books.get("summed", {}))
-        self.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
-        self._resumed, self.position = books.get("memory", {}), position_in(checkpoint)
-        if self.place is not None and self.keys and "secret key" in books:  # a resumed process draws as it would have
-            self.keys[self.owner] = bytes.fromhex(books["secret key"])
+        if BOOKS in checkpoint:
+            restore(self, checkpoint)

@@ -193,7 +193,7 @@ class OneShotVFL(VFLModule):
         outcome = self.round(batch, names)
         loss = self.rank_loss(outcome.output, outcome.batch)
         keep = partial(self._keep_gradients, batch, outcome.learners)
-        return Step(loss, (), outcome.notes, withheld=[self.top, self.heads], before_optimizer=keep)
+        return Step(loss, (), outcome.step.notes, withheld=[self.top, self.heads], before_optimizer=keep)
 
     def _keep_gradients(self, batch: VerticalBatch, reached: tuple[int, ...], _: Optimizer) -> None:
         for party in self._gradients.keys() & reached:  # not those with a frozen bottom

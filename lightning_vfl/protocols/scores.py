@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lightning.pytorch import LightningModule
+import torch
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
-from lightning_vfl.objectives import Objective
-from lightning_vfl.protocols.checks import labels_of
+from lightning_vfl.objectives import Objective, labels_of
+from lightning_vfl.protocols.checks import refuse_other_batches, searches_rate
 from lightning_vfl.protocols.constant_output import Spread
-from lightning_vfl.protocols.finite import refuse_nan_output
 from lightning_vfl.types import Stage, VerticalBatch
 
 SPLITS: Mapping[Stage, str] = {Stage.VALIDATION: "val", Stage.TEST: "test", Stage.PREDICT: "predict"}
@@ -75,8 +75,28 @@ class Scores(nn.Module):
         self.metrics.reset()
         self.spread = Spread()
 
-    def log(self, module: LightningModule, objective: Objective, output: Tensor, batch: VerticalBatch) -> Tensor:
-        """Update loss and metrics with the output of a batch, and log them; returns the predictions."""
+    def score(self, module: Any, batch: VerticalBatch) -> Tensor:
+        """Update and log loss and metrics of a batch; returns its predictions, which callbacks get.
+
+        ``module``: the protocol. Records that nobody has answered are counted and left out.
+        """
+        refuse_other_batches(batch)
+        output: Tensor = module.evaluated(batch, module.next_round())
+        place, attendance = module.place, module.attendance
+        missed = place is not None and not len(output)  # by a party that has come back
+        if missed or not module.scores_here:
+            return output
+        if place is not None and place.labels is not None:
+            batch = batch._replace(labels=place.labels)
+        if attendance is not None:
+            answered = attendance.answered
+            left_out = float((~answered).sum())
+            module.log(f"{self.split}/unanswered", left_out, reduce_fx="sum", on_epoch=True, on_step=False)
+            batch = batch._replace(labels=labels_of(batch)[answered], record_ids=batch.record_ids[answered])
+            output = output[answered]
+        return self._log(module, module.objective, output, batch)
+
+    def _log(self, module: LightningModule, objective: Objective, output: Tensor, batch: VerticalBatch) -> Tensor:
         rows = len(batch.record_ids)
         predicted: Tensor = objective.predict(output).float()
         if rows == 0:  # this process has no rows of the last batch
@@ -89,6 +109,51 @@ class Scores(nn.Module):
         module.log(f"{self.split}/loss", self.loss, batch_size=rows, on_epoch=True, on_step=False)
         module.log_dict(self.metrics, batch_size=rows, on_epoch=True, on_step=False)
         return predicted
+
+
+def predictions_of(module: Any, batch: VerticalBatch, spread: Spread) -> Predictions:
+    """The predictions of a protocol, ``module``, for a batch, with the positions of its records.
+
+    ``spread``: counts them.
+    """
+    output: Tensor = module.evaluated(batch, module.next_round())
+    attendance: Attendance | None = module.attendance
+    if module.scores_here and attendance is None and batch.present is not None:
+        attendance = Attendance(batch.present, module.answers(batch.present))
+    answered = torch.ones(len(output), dtype=torch.bool, device=output.device)
+    parties = None
+    if attendance is not None and len(output):
+        answered, parties = attendance.answered, attendance.parties
+    values = output  # at a party, what the server has told: of all records, or of none
+    if module.scores_here:
+        refuse_nan_output(output[answered], batch.record_ids[answered], module.trainer)
+        values = module.objective.predict(output).float()
+    nothing = values.new_full((), torch.nan)
+    values = torch.where(answered.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
+    if module.scores_here:
+        spread.add(values)
+    return Predictions(batch.record_ids[: len(values)], values, parties)
+
+
+def refuse_nan_output(output: Tensor, record_ids: Tensor, trainer: Trainer) -> None:
+    """Refuse outputs of NaN: metrics and decisions would count them as some class.
+
+    Args:
+        output: (B, outputs) of records that get a prediction.
+        record_ids: (B,) their positions.
+        trainer: of the evaluation; a search of a learning rate goes on.
+
+    Raises:
+        ConfigurationError: naming the first record.
+    """
+    wrong = output.isnan()
+    if wrong.any() and not searches_rate(trainer):
+        wrong = wrong.reshape(len(output), -1).any(1)
+        raise ConfigurationError(
+            f"the model's output is NaN for {int(wrong.sum())} of {len(wrong)} records of a batch, first for the "
+            f"record at position {int(record_ids[wrong][0])}; train again with a lower learning rate or "
+            "trainer.gradient_clip_val, or use an earlier checkpoint"
+        )
 
 
 def refuse_unnamed(metrics: object) -> None:

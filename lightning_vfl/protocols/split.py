@@ -15,9 +15,10 @@ from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP
+from lightning_vfl.objectives import labels_of
 from lightning_vfl.protocols.accounts.charging import joint_ids, open_account
 from lightning_vfl.protocols.build import BottomFactory, Halves, TopFactory, build_norm
-from lightning_vfl.protocols.checks import labels_of, refuse_scaler
+from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.faulty_evaluation import faults_of, faulty_output
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.hosted import keep_own
@@ -194,7 +195,8 @@ class SplitVFL(VFLModule):
         return outcome.learn(self.rank_loss(outcome.output, outcome.batch))
 
     def rows_at_server(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> VerticalBatch:
-        return self.subsets.rows(batch, names, roll, self.roster)
+        everybody = type(self.subsets) is Everybody
+        return batch if everybody else self.subsets.rows(batch, names, roll, self.roster)
 
     @property
     def repeats_the_past(self) -> bool:
@@ -246,19 +248,17 @@ class SplitVFL(VFLModule):
         output, self.attendance = faulty_output(self, batch, names, faults_of(self, names.stage, self.subsets.absences))
         return output
 
-    def _set_up(self, stage: Stage, loaders: Any) -> None:
+    def _set_up(self, stage: Stage, loaders: Any, batches: Any) -> None:
         if self.faults_in_evaluation:
             self.check_faults()
-        super()._set_up(stage, loaders)
+        super()._set_up(stage, loaders, batches)
 
     def join(self, value: Tensor, columns: Tensor | None = None) -> Tensor:
         """The aggregate after the norm, if there is one; a padding policy leaves absent columns out of both."""
-        if self.norm is None:
-            return super().join(value, columns)
-        if columns is None or self.missing.padding is None:
-            normed: Tensor = self.norm(value)
-            return normed
-        return super().join(self.norm(value, columns), columns)
+        if self.norm is not None:
+            padded = columns is not None and self.missing.padding is not None
+            value = self.norm(value, columns) if padded else self.norm(value)
+        return value if columns is None else super().join(value, columns)
 
     def owners(self) -> Iterator[nn.Module]:
         *parties, server = super().owners()

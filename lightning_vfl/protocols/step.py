@@ -1,7 +1,7 @@
 """What a round gives a protocol, and what a protocol's training step returns."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -35,10 +35,6 @@ class Step:
     before_optimizer: Callable[[Optimizer], None] | None = None
     after_optimizer: Callable[[], None] | None = None
 
-    def rest(self) -> "Step":
-        """What is left to do after the forward pass: this step without its losses, and with them the graph."""
-        return Step(None, self.learners, {}, self.withheld, None, self.before_optimizer, self.after_optimizer)
-
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -49,32 +45,21 @@ class Outcome:
         aggregate: (B, D_out), the server's aggregate, without a graph.
         batch: the rows of ``output``, with the labels that the server has.
         learners: numbers of the parties whose bottoms learn from the round.
-        notes: values to log, by log name.
-        before_optimizer: as in ``Step``.
-        after_optimizer: as in ``Step``.
+        step: of these learners, without a loss.
     """
 
     output: Tensor
     aggregate: Tensor
     batch: VerticalBatch
     learners: tuple[int, ...]
-    notes: Mapping[str, float | Tensor] = field(default_factory=dict)
-    before_optimizer: Callable[[Optimizer], None] | None = None
-    after_optimizer: Callable[[], None] | None = None
+    step: Step
 
     def learn(self, loss: Tensor, logged: Tensor | None = None) -> Step:
         """The step on a loss of ``output``, which everybody learns from whom the round has reached.
 
         ``logged``: as in ``Step``.
         """
-        return Step(
-            loss,
-            self.learners,
-            self.notes,
-            logged=logged,
-            before_optimizer=self.before_optimizer,
-            after_optimizer=self.after_optimizer,
-        )
+        return replace(self.step, loss=loss, logged=logged)
 
 
 class GivenUp(Exception):

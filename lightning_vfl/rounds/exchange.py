@@ -6,9 +6,8 @@ node for the round. Its forward pass is the round; its backward pass is the serv
 exactly the values that it has received.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,13 +16,14 @@ from torch import Tensor
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import EMBEDDINGS, InTheClear, wire_of
 from lightning_vfl.aggregators.messages import GRADIENTS
-from lightning_vfl.aggregators.parts import PartySide, ServerSide, Setup, Wire
+from lightning_vfl.aggregators.parts import Heard, Opening, PartySide, ServerSide, Setup, Wire
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy, filled_in
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.rounds.ends import Hear, from_senders, party_end, server_end, together
 from lightning_vfl.types import PartyRecords, RecordSource
 from lightning_vfl.wire import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView, Tap
+
+Hear = Callable[[Message], None]  # is called with every message that is sent
 
 
 def contribute(
@@ -91,7 +91,7 @@ def set_up(
     announce: Callable[[int, int], None] | None = None,
     hear: Hear | None = None,
 ) -> Any:
-    """Run the set-up; returns the memory of the hosted parties. Every message is accepted before the next is made.
+    """Run the set-up of parties that are all hosted here; returns their memory.
 
     ``announce`` is called with the number of records and of bytes before anything large is computed. ``hear``:
     an audit listens.
@@ -99,23 +99,59 @@ def set_up(
     memory = setup.empty_memory(len(records), basis, view)
     if announce is not None and (size := getattr(memory, "nbytes", 0)):
         announce(len(records), size)
-    for message in setup.offer(records, memory, view):
+    return _exchanged(setup, setup.offer(records, memory, view), memory, view, hear)
+
+
+def open_round(opening: Opening, memory: Any, view: PartyView, hear: Hear | None = None) -> Any:
+    """Run the opening of a round whose parties are all hosted here; returns their memory."""
+    return _exchanged(opening, opening.open(memory, view), memory, view, hear)
+
+
+def _exchanged(
+    part: Setup | Opening, messages: Iterable[Message], memory: Any, view: PartyView, hear: Hear | None
+) -> Any:
+    """The parties' memory after these messages, each of which is accepted before the next one is made."""
+    for message in messages:
         if hear is not None:
             hear(message)
-        memory = setup.accept(memory, message, view)
+        memory = part.accept(memory, message, view)
     return memory
 
 
-class Sides(NamedTuple):
-    """The two sides of a wire. A module keeps them, because the party side keeps keystreams between rounds."""
+def from_senders(message: Message, senders: Tensor) -> Message:
+    """The part of a message that comes from the ``senders``, (M,) bool."""
+    arrived = {s: piece for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]}
+    alongside = None if message.alongside is None else from_senders(message.alongside, senders)
+    return replace(message, senders=tuple(arrived), pieces=tuple(arrived.values()), alongside=alongside)
 
+
+def passed_on(message: Message) -> Message | None:
+    """What the parties that answer get of a message to the server; None: it is for the server alone."""
+    return message if message.to == "peers" or message.relayed else None
+
+
+def decoded(side: ServerSide, policy: MissingPolicy, messages: Iterable[Message], view: ServerView) -> Aggregate:
+    """The aggregate of the messages of a round, as ``ServerSide.read`` gives them; ``side.answer`` is the way back.
+
+    The policy fills in for uploads that are missing from the first of the messages.
+    """
+    to_decode = [message for message in messages if passed_on(message) is None]
+    if to_decode and policy.stand_in is not None:
+        to_decode[0] = filled_in(policy.stand_in, to_decode[0], view)
+    return side.decode(tuple(to_decode), view)
+
+
+class Sides(NamedTuple):
+    """A wire and its two sides. A module keeps them, because the party side keeps keystreams between rounds."""
+
+    wire: Wire
     party: PartySide
     server: ServerSide
 
     @classmethod
     def of(cls, wire: Wire) -> "Sides":
         """New sides, with new secrets."""
-        return cls(wire.party_side(), wire.server_side())
+        return cls(wire, wire.party_side(), wire.server_side())
 
 
 class Exchange:
@@ -128,7 +164,6 @@ class Exchange:
         server: the server's view.
         policy: the policy for missing uploads; None: missing uploads are not replaced.
         sides: the two sides of the aggregator's wire; None: new sides.
-        wire: the aggregator's wire, where it is known; None: it is asked for.
         tap: listens to the messages, for an audit; None: nobody listens.
 
     After ``run``, ``aggregate`` is the server's result.
@@ -144,7 +179,6 @@ class Exchange:
         server: ServerView,
         policy: MissingPolicy | None = None,
         sides: Sides | None = None,
-        wire: Wire | None = None,
         tap: Tap | None = None,
     ) -> None:
         self.aggregator = aggregator
@@ -152,8 +186,8 @@ class Exchange:
         self.parties = parties
         self.server = server
         self.policy = policy or Exclude()
-        self.wire = wire or wire_of(aggregator)
-        self.sides = sides or Sides.of(self.wire)
+        self.sides = sides or Sides.of(wire_of(aggregator))
+        self.wire = self.sides.wire
         self.tap = tap
         if tap is not None and type(self.wire) is not InTheClear:
             # whoever is included answers also where fewer answers are enough: these are messages that an audit hears
@@ -203,16 +237,29 @@ class Exchange:
 
     def send(self) -> Aggregate:
         """Send all legs of the round one after the other; returns the server's decoded aggregate."""
-        roll = self.server.roll
+        roll, side = self.server.roll, self.sides.server
         if self.wire.traits.equivalent:
             return self.wire.clear(self.contribution, self.parties, roll)
         answering = tuple(m for m in self.parties.parties if roll.responders[m])
         if self.tap is None:  # more answers do not change the result
             answering = answering[: self.wire.needed(self.server.roster.parties)]
-        parties = party_end(self.sides.party, self.contribution, replace(self.parties, receivers=answering))
-        server = server_end(self.sides.server, self.policy, self.server, answering)
-        read = partial(self.sides.server.read, widths=self._widths)
-        return together(parties, server, roll.included, read, None if self.tap is None else self._tell)
+        view = replace(self.parties, receivers=answering)
+        uploads: Generator[Message, Any, None] = self.sides.party.upload(self.contribution, view)
+        messages: list[Message] = []
+        heard: Heard | None = None
+        while True:
+            try:
+                message = uploads.send(heard)
+            except StopIteration:
+                break
+            if not messages and not roll.complete:  # those of the others do not arrive in time
+                message = from_senders(message, roll.included)
+            message = side.read(message, self._widths)
+            if self.tap is not None:
+                self._tell(message)
+            messages.append(message)
+            heard = Heard(roll.included, answering, passed_on(message))
+        return decoded(side, self.policy, messages, self.server)
 
     def send_back(self, grad: Tensor) -> tuple[Tensor, ...]:
         """dL/d leaf for every leaf, from grad (B, D_out) = dL/dz; zeros in the rows that a party does not hold.

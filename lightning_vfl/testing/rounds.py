@@ -14,8 +14,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.aggregators.parts import Heard, Opening, PartySide
 from lightning_vfl.networks.polynomial import PolynomialNetwork
-from lightning_vfl.rounds.ends import open_round
-from lightning_vfl.rounds.exchange import Exchange, Sides
+from lightning_vfl.rounds.exchange import Exchange, Sides, open_round
 from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import (
     Aggregate,

@@ -18,8 +18,7 @@ from lightning_vfl.aggregators import Aggregator, LocalGaussian, PoissonBinomial
 from lightning_vfl.privacy import Budget, composed_epsilon
 from lightning_vfl.privacy.draws import Draws
 from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.rounds.ends import open_round
-from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.rounds.exchange import Exchange, open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.attacks.row import Row

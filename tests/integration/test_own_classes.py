@@ -17,8 +17,7 @@ from lightning_vfl.aggregators import Concat, MaskedSum, Mean
 from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.cli import main, run
 from lightning_vfl.datamodules import Digits
-from lightning_vfl.rounds.ends import open_round
-from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.rounds.exchange import Exchange, open_round
 from lightning_vfl.simulation import PartyDropout
 from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.testing import (

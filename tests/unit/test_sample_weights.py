@@ -9,8 +9,7 @@ from torch import nn
 
 from lightning_vfl.datamodules import CSVTables, Standardise, Unchanged
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.objectives import Binary, MultiClass, MultiLabel, Objective, Regression
-from lightning_vfl.protocols.checks import mean_loss
+from lightning_vfl.objectives import Binary, MultiClass, MultiLabel, Objective, Regression, mean_loss
 from lightning_vfl.types import VerticalBatch
 from tests.own_tables import files, write
 from tests.subjects import split, trainer

@@ -15,8 +15,7 @@ from lightning_vfl.audit.transcript import AGGREGATES, Transcript
 from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import composed_epsilon, rounded_up
-from lightning_vfl.rounds.ends import open_round
-from lightning_vfl.rounds.exchange import Exchange, Sides
+from lightning_vfl.rounds.exchange import Exchange, Sides, open_round
 from lightning_vfl.streams import stream
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
@@ -141,7 +140,7 @@ def run_trials(aggregator: Aggregator, roster: Roster, attack: EpsilonLowerBound
                 view = replace(view, memory=memory)
             server = ServerView(names, roster, rows, roll, widths)
             with torch.no_grad():
-                Exchange(aggregator, Embeddings(h), view, server, sides=sides, wire=wire, tap=transcript).run()
+                Exchange(aggregator, Embeddings(h), view, server, sides=sides, tap=transcript).run()
             number += 1
     inputs = {}
     for which, sign in (("first", -1.0), ("second", 1.0)):

@@ -18,7 +18,7 @@ from lightning_vfl.protocols.checks import refuse_unaccounted
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.run_folder import run_folder
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, Stage, VerticalBatch
+from lightning_vfl.types import Roll, Stage, VerticalBatch, stage_of
 
 
 def open_privacy(module: SplitModel, data: Any) -> None:
@@ -67,7 +67,7 @@ def open_evaluation(module: SplitModel, loader: Any, batches: Any, possible: Seq
         ConfigurationError: for a loader whose records have no ids, for a ledger that is missing or does not fit, and
             for a budget without room for the evaluation.
     """
-    stage, privacy = charged_stage(module.stage), module.privacy
+    stage, privacy = stage_of(module.stage), module.privacy
     if module.protected_evaluation:
         refuse_unaccounted(type(module.aggregator).__name__, loader)
     records = getattr(loader, "records", None)
@@ -116,12 +116,7 @@ def charge_evaluation(module: SplitModel, roll: Roll, sent: Tensor, batch: Verti
     Raises:
         ConfigurationError: if the charge would exceed the budget; nothing is charged then, and nothing is released.
     """
-    _charge(module, roll, sent, batch, charged_stage(module.stage))
-
-
-def charged_stage(stage: Stage) -> Stage:
-    """The stage to which a round is charged: the check before training evaluates validation records."""
-    return Stage.VALIDATION if stage == Stage.SANITY_CHECK else stage
+    _charge(module, roll, sent, batch, stage_of(module.stage))
 
 
 def names_of(records: Any) -> Any:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.missing import Exclude, StandIn, filled_in
+from lightning_vfl.objectives import mean_loss
 from lightning_vfl.protocols.cascade.memory import CascadeMemory, Late
 from lightning_vfl.protocols.cascade.plans import EventPlan
 from lightning_vfl.protocols.cascade.replicas import Replica
 from lightning_vfl.protocols.cascade.surrogate import half_squares
-from lightning_vfl.protocols.checks import mean_loss
 from lightning_vfl.protocols.message_rounds import aggregator_notes
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.rounds.exchange import contribute, contribute_some

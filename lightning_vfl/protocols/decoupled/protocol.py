@@ -209,10 +209,7 @@ class DecoupledVFL(VFLModule):
         counts: DecoupledCounts = self.books.own
         return counts
 
-    @property
-    def seeds_networks(self) -> bool:
-        """Guests, hosts and the owner are seeded one by one, each by its own secret if there is one."""
-        return False
+    seeds_networks = False  # guests, hosts and the owner are seeded one by one, each by its own secret if it has one
 
     # ---- where it runs
 
@@ -280,7 +277,7 @@ class DecoupledVFL(VFLModule):
             [None] * self.host_count,
             self.keys,
         )
-        self.bottoms = self.costs.bottoms = self._guests.bank
+        self.bottoms = self._guests.bank
         self.hosts = self._hosts.bank
         self.guest_partners = self._guests.partners
         self.host_partners = self._hosts.partners

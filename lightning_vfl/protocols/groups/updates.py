@@ -9,8 +9,7 @@ from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.clear import shared_bottoms_of
 from lightning_vfl.protocols.model import SplitModel
-from lightning_vfl.rounds.ends import from_senders
-from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.rounds.exchange import Exchange, from_senders
 from lightning_vfl.wire import Message
 
 Group = tuple[int, ...]
@@ -18,14 +17,14 @@ Gradients = dict[int, Tensor]  # by party: (W,), of the bottom that its group sh
 SUMS = "summed updates"  # kind of what the server computes, for an audit
 
 
-def send_updates(module: SplitModel, groups: Sequence[Group], optimizer: Optimizer, exchange: Exchange) -> None:
+def send_updates(module: SplitModel, groups: Sequence[Group], exchange: Exchange, optimizer: Optimizer) -> None:
     """Send the gradients of these groups' parties; their sum becomes the gradient of the group's bottom.
 
     Args:
         module: the protocol, after the backward pass.
         groups: the groups that learn from the round.
-        optimizer: the optimiser, before its step.
         exchange: the messages of the round.
+        optimizer: the optimiser, before its step.
     """
     for group in groups:
         _join(module, group, _taken(module, group), optimizer, exchange)

@@ -15,8 +15,7 @@ from scipy.stats import chisquare
 from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.aggregators.secure.codec import uniform_words
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.rounds.ends import open_round
-from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.rounds.exchange import Exchange, open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.examples import examples

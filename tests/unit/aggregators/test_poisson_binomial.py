@@ -14,8 +14,7 @@ from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import MaskedSum, PoissonBinomial
 from lightning_vfl.aggregators.poisson_binomial import Binomial
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.rounds.ends import open_round
-from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.rounds.exchange import Exchange, open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.subjects import Blobs, trainer

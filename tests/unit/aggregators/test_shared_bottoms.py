@@ -8,7 +8,7 @@ import torch
 from lightning_vfl.aggregators import MaskedSum, Sum
 from lightning_vfl.aggregators.clear import shared_bottoms_of
 from lightning_vfl.errors import MalformedMessage
-from lightning_vfl.rounds.ends import open_round
+from lightning_vfl.rounds.exchange import open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import PartyView, ServerView
 

@@ -22,7 +22,7 @@ from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Key
 from lightning_vfl.federation.letters import written
 from lightning_vfl.missing import Exclude
-from lightning_vfl.rounds.ends import finish, server_end
+from lightning_vfl.rounds import exchange
 from lightning_vfl.types import Roster, RoundNames, Rows, Stage, VerticalBatch
 from lightning_vfl.wire import Message, ServerView
 
@@ -142,10 +142,9 @@ def test_a_compressed_upload_is_decoded_once(attend, monkeypatch):
     view = ServerView(
         RoundNames(0, Stage.FIT, 0), Roster(3), Rows(torch.arange(ROWS), 0, ROWS), uploads.roll, (WIDTH,) * 3
     )
-    end = server_end(InTheClear(Mean(), TopK(2)).server_side(), Exclude(), view, ())
-    next(end)
-    end.send(message)
-    assert torch.equal(finish(end).value, torch.stack(message.pieces).mean(0))
+    side = InTheClear(Mean(), TopK(2)).server_side()
+    aggregate = exchange.decoded(side, Exclude(), [message], view)
+    assert torch.equal(aggregate.value, torch.stack(message.pieces).mean(0))
     assert len(decoded) == 3
 
 

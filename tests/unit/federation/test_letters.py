@@ -8,7 +8,7 @@ import torch
 from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
-from lightning_vfl.rounds.ends import from_senders
+from lightning_vfl.rounds.exchange import from_senders
 from lightning_vfl.types import Roll
 from lightning_vfl.wire import Message
 from tests.unit.aggregators.test_contract import FACTORIES, M, subject

@@ -27,8 +27,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import Budget, PublishedPBM, Sigma, composed_epsilon
 from lightning_vfl.privacy.draws import SIMULATED, OwnKeystreams
 from lightning_vfl.privacy.exact_normal import grid, rounded_normal
-from lightning_vfl.rounds.ends import open_round
-from lightning_vfl.rounds.exchange import Exchange, Sides
+from lightning_vfl.rounds.exchange import Exchange, Sides, open_round
 from lightning_vfl.streams import stream
 from lightning_vfl.testing.rounds import Upload
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage

@@ -114,7 +114,7 @@ def test_a_round_without_the_active_party_is_given_up(lost, given_up):
     receives = torch.arange(module.roster.parties) != lost
     held = torch.ones(module.roster.parties, dtype=torch.bool)
     costs = module.costs.of_round(10)
-    plan = module.plan(costs, held, nothing, replace(nothing, receives=receives), lambda called, arrived: arrived)
+    plan = module.plan(costs, held, nothing, replace(nothing, receives=receives))
     assert plan.skipped == given_up
     assert plan.learners.tolist() == ([False] * len(held) if given_up else receives.tolist())
 

@@ -9,7 +9,7 @@ from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.aggregators.parts import Heard
 from lightning_vfl.federation.letters import for_receiver, merged
 from lightning_vfl.missing import Exclude
-from lightning_vfl.rounds.ends import finish, party_end, server_end
+from lightning_vfl.rounds.exchange import decoded, passed_on
 from tests.unit.aggregators.test_contract import FACTORIES, M, subject
 from tests.unit.federation.test_letters import travelled
 
@@ -20,25 +20,25 @@ def played_apart(sub, roll, grad):
     wire, view = wire_of(alone[0].aggregator), alone[0].server
     answering = tuple(party for party in range(M) if roll.responders[party])[: wire.needed(M)]
     sides = [wire_of(one.aggregator).party_side() for one in alone]
-    ends = [party_end(side, one.contribution, one.parties) for side, one in zip(sides, alone, strict=True)]
+    ends = [side.upload(one.contribution, one.parties) for side, one in zip(sides, alone, strict=True)]
     server_side = wire.server_side()
-    server = server_end(server_side, Exclude(), view, answering)
-    next(server)
+    messages = []
     sent = [travelled(message) for party, end in enumerate(ends) if roll.included[party] and (message := next(end))]
     while sent:
-        heard = server.send(merged(sent))
+        messages.append(merged(sent))
+        relayed = passed_on(messages[-1])
         following = []
         for party in answering:
             received = None
-            if heard.received is not None:
-                peers = heard.received.to == "peers"
-                received = merged([for_receiver(one, party, M) for one in sent]) if peers else heard.received
+            if relayed is not None:
+                peers = relayed.to == "peers"
+                received = merged([for_receiver(one, party, M) for one in sent]) if peers else relayed
             try:
-                following.append(travelled(ends[party].send(Heard(heard.included, (party,), received))))
+                following.append(travelled(ends[party].send(Heard(view.roll.included, (party,), received))))
             except StopIteration:
                 continue
         sent = following
-    aggregate = finish(server)
+    aggregate = decoded(server_side, Exclude(), messages, view)
     answer = server_side.answer(grad, aggregate, view)
     grads = {}
     for party, piece in zip(answer.receivers, answer.pieces, strict=True):

@@ -11,8 +11,7 @@ from lightning_vfl.aggregators import MaskedSum
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.period_keys import Keys
 from lightning_vfl.aggregators.secure.recovery import Recovery
-from lightning_vfl.rounds.ends import open_round
-from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.rounds.exchange import Exchange, open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests import coalitions

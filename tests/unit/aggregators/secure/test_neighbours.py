@@ -15,8 +15,7 @@ from lightning_vfl.aggregators.secure.period_keys import COMMITMENTS, KEYS, Keys
 from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.crypto import KeyPair, PairKeystream, ring
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.rounds.ends import open_round
-from lightning_vfl.rounds.exchange import Exchange
+from lightning_vfl.rounds.exchange import Exchange, open_round
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 from tests.attacks.keys import LEVELS, Parties

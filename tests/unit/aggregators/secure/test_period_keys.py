@@ -11,7 +11,7 @@ from lightning_vfl.aggregators.secure.opening import LayerOpening
 from lightning_vfl.aggregators.secure.period_keys import COMMITMENTS, KEYS, Keys
 from lightning_vfl.crypto import Identities, KeyPair
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.rounds.ends import open_round
+from lightning_vfl.rounds.exchange import open_round
 from lightning_vfl.types import Roster, RoundNames, Rows, Stage
 from lightning_vfl.wire import Message, PartyView
 from tests.attacks.keys import Parties, replaced_public_keys

@@ -1,0 +1,140 @@
+"""What is checked before a fit, at three moments: of data and trainer, of settings, and of optimisers and loaders."""
+
+from math import inf
+from typing import Any
+
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.accounts.charging import open_privacy
+from lightning_vfl.protocols.callback_checks import check_validation, refuse_searches, repeat_last_loss
+from lightning_vfl.protocols.checkpoint_files import use_whole_checkpoints
+from lightning_vfl.protocols.checks import (
+    note_large_labels,
+    note_rounded_features,
+    refuse_accumulation,
+    refuse_bare_batches,
+    refuse_other_data,
+    refuse_other_dtypes,
+    refuse_other_records,
+    refuse_reloading,
+    refuse_scaler,
+    refuse_several_processes,
+    refuse_several_steps,
+    refuse_trainer,
+    refuse_unused_optimizer,
+    repeat_batches,
+    training_labels,
+    warn_unused_hooks,
+    warn_unused_rate,
+)
+from lightning_vfl.protocols.groups.exposed import exposure_of
+from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
+from lightning_vfl.protocols.logs import say_columns
+from lightning_vfl.protocols.message_rounds import MessageRounds
+from lightning_vfl.support import Part, refuse_unsupported, unsupported_by
+from lightning_vfl.types import Stage
+
+
+def check_setup(module: MessageRounds, stage: str) -> None:
+    """Refuse data and a trainer that do not suit the model; give the trainer complete checkpoints.
+
+    Raises:
+        ConfigurationError: before anything runs.
+    """
+    trainer = module.trainer
+    if module.datamodule is not None and module.hparams["party_shapes"] is not None:
+        refuse_other_data(module.hparams, module.datamodule)
+    refuse_trainer(trainer, module._compiler_ctx is not None)
+    use_whole_checkpoints(trainer)
+    refuse_bare_batches(trainer, stage)
+    if stage == "fit":
+        refuse_accumulation(trainer)
+        repeat_batches(trainer)
+    refuse_searches(module)
+
+
+def check_settings(module: MessageRounds) -> None:
+    """Refuse settings of a fit that cannot be combined; give the objective the labels that it needs.
+
+    Raises:
+        ConfigurationError: before the parties are set up.
+    """
+    trainer, joint = module.trainer, module.joint
+    given = {Part.FAULTS: bool(module.faults.models), Part.PROCESSES: joint}
+    refuse_unsupported(type(module), [part for part, is_given in given.items() if is_given])
+    if Part.WAITING not in unsupported_by(type(module)):
+        module.check_calls()
+    if module.roster.shared:
+        refuse_scaler(trainer, "updates of groups cannot be summed while their gradients are scaled")
+        refuse_readable(module.aggregator, module.roster, module.allow_invertible_updates)
+    if module.local_update is not None:
+        refuse_scaler(trainer, "local steps cannot be made while gradients are scaled")
+        refuse_several_processes(joint, "local updates are not averaged over processes; use devices: 1")
+    compresses = joint and module.compresses
+    refuse_several_processes(compresses, "what compressors leave out is kept in one process; use devices: 1")
+    module.clock.speeds(module.roster.parties)
+    module.faults.check(module.roster)
+    if module.faults.models:
+        refuse_scaler(trainer, "a gradient scaler fails in a round that is given up, which has no gradients")
+    _give_labels(module)
+    note_rounded_features(trainer, module.datamodule, module.bottoms)
+    refuse_other_dtypes(module.bottoms, module.datamodule)
+
+
+def _give_labels(module: MessageRounds) -> None:
+    """Give the objective the labels of all training records, if it uses them and this process may know them."""
+    objective, data = module.objective, module.datamodule
+    if module.labels_here:
+        who = objective.needs_labels
+        if who is not None or (objective.may_use_labels and data is not None):
+            objective.take_labels(training_labels(data, who or "the objective"))
+        note_large_labels(objective, data)
+    elif module.scores_here and objective.may_use_labels:
+        raise ConfigurationError(
+            f"{objective.identity} uses the labels of all training records, which between processes party "
+            f"{module.roster.active} alone has; use standardise: false, or numbers as class_weights"
+        )
+
+
+def check_data(module: MessageRounds) -> None:
+    """Refuse records of validation that callbacks cannot choose by; open the privacy account of the training records.
+
+    Raises:
+        ConfigurationError: before the first round.
+    """
+    if module.scores_here:
+        check_validation(module)
+    open_privacy(module, module.datamodule)
+    say_columns(module)
+
+
+def check_start(module: Any) -> None:
+    """Refuse unsuitable optimisers and loaders; store the number of mini-batches of a pass, known from here on.
+
+    Raises:
+        ConfigurationError: before the first round.
+    """
+    trainer, roster, books = module.trainer, module.roster, module.books
+    for optimizer in trainer.optimizers:
+        refuse_several_steps(optimizer)
+    used = "optimizer" in module.used
+    warn_unused_rate(trainer, module._rate, used)
+    given = {"optimizer": module._optimizer, "lr_scheduler": module._lr_scheduler}
+    given["optimizer_of"] = module._optimizer_of or None
+    refuse_unused_optimizer(type(module).__name__, given, used)
+    if not module.joint:  # DDP calls forward
+        warn_unused_hooks(module)
+    repeat_last_loss(trainer)
+    loader = trainer.train_dataloader
+    refuse_other_records(module.preparation.sources.get(Stage.FIT), loader, type(module.aggregator).__name__)
+    refuse_reloading(trainer, loader)
+    schedule, steps = getattr(loader, "schedule", None), trainer.num_training_batches
+    if schedule is None:
+        books.pass_batches = steps
+        books.epoch_batches = int(steps) if steps < inf else 1  # each round may have the same records
+    else:
+        books.pass_batches = schedule.pass_batches
+        books.epoch_batches = schedule.steps
+    for group in () if module.allow_invertible_updates else roster.shared:
+        refuse_solvable(exposure_of(module, group, schedule))
+    if not 0 <= trainer.max_steps < steps:
+        module.refuse_unit(module.privacy.unit)
