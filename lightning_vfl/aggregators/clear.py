@@ -46,7 +46,7 @@ class EmbeddingWire(Wire, ABC):
     """
 
     def legs(self, rows: int, widths: Widths, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
-        return (Leg(EMBEDDINGS, "server", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double()),)
+        return (Leg(EMBEDDINGS, "server", rows * torch.tensor(widths), FLOAT_BITS),)
 
     def downlink(self, rows: int, widths: Widths, roster: Roster) -> Leg:
         return gradients_leg(rows, widths)
@@ -241,7 +241,7 @@ def _read(
 
 def gradients_leg(rows: int, widths: Widths) -> Leg:
     """The gradient of each party's embedding, float32, (rows, D_m)."""
-    return Leg(GRADIENTS, "parties", rows * torch.tensor(widths), FLOAT_BITS, torch.zeros(len(widths)).double())
+    return Leg(GRADIENTS, "parties", rows * torch.tensor(widths), FLOAT_BITS)
 
 
 def checked_group(message: Message, dtype: torch.dtype | None, view: ServerView) -> Parties:

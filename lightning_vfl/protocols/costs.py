@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS
 from lightning_vfl.aggregators.clear import shared_bottoms_of
@@ -72,12 +71,10 @@ class Costs:
             return ()
         work = self._active_work or work_of(self.module.top.active, (width,), input_gradient=True)
         self._active_work = work
-        elements = torch.zeros(roster.parties, dtype=torch.int64)
-        elements[roster.active] = rows * width
-        nothing = torch.zeros(roster.parties, dtype=torch.float64)
-        flops = nothing.clone()
-        flops[roster.active] = (work.forward + work.backward) * rows
-        there = Leg(ACTIVATIONS, "parties", elements, FLOAT_BITS, nothing)
+        here = torch.arange(roster.parties) == roster.active
+        elements = here * (rows * width)
+        flops = here.double() * ((work.forward + work.backward) * rows)
+        there = Leg(ACTIVATIONS, "parties", elements, FLOAT_BITS)
         return there, Leg(GRADIENTS, "server", elements, FLOAT_BITS, flops)
 
     def cut_of_evaluation(self, rows: int, stage: Stage) -> tuple[Leg, ...]:
@@ -113,9 +110,8 @@ class Costs:
         elements = torch.zeros(len(sizes), dtype=torch.int64)
         for party in (m for group in groups for m in group):
             elements[party] = sizes[party]
-        nothing = torch.zeros(len(sizes), dtype=torch.float64)
-        up = Leg("model updates", "server", elements, shared_bottoms_of(self.module.aggregator).bits, nothing)
-        return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS, nothing)
+        up = Leg("model updates", "server", elements, shared_bottoms_of(self.module.aggregator).bits)
+        return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS)
 
     def basis_widths(self) -> tuple[int, ...]:
         """(M,) widths of the expanded features, for aggregators of ``LinearForms``; empty for others."""
@@ -136,7 +132,5 @@ def labels_leg(rows: int, roster: Roster) -> tuple[Leg, ...]:
     """The labels of a batch, from the active party to the server; no leg if the server holds the labels."""
     if roster.active is None:
         return ()
-    elements = torch.zeros(roster.parties, dtype=torch.int64)
-    elements[roster.active] = rows
-    nothing: Tensor = torch.zeros(roster.parties, dtype=torch.float64)
-    return (Leg("labels", "server", elements, FLOAT_BITS, nothing, gate=Gate.PREVIOUS),)
+    elements = (torch.arange(roster.parties) == roster.active) * rows
+    return (Leg("labels", "server", elements, FLOAT_BITS, gate=Gate.PREVIOUS),)

@@ -243,8 +243,7 @@ class OneShotVFL(VFLModule):
                 self.memory.table.write_all(ids.to(like.device), h)
                 self._tell(ids, h, data.present)
         held_by = torch.full((self.roster.parties,), len(data)) if data.present is None else data.present.sum(0).cpu()
-        nothing = torch.zeros(self.roster.parties, dtype=torch.float64)
-        leg = Leg("final embeddings", "server", held_by * torch.tensor(self.embedding_widths), FLOAT_BITS, nothing)
+        leg = Leg("final embeddings", "server", held_by * torch.tensor(self.embedding_widths), FLOAT_BITS)
         self.books.meter.add(leg)
         self.clock.advance(float((self.clock.transfer(leg) + self.costs.of_round(len(data)).forward).max()))
 

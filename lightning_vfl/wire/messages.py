@@ -24,6 +24,9 @@ class Gate(StrEnum):
     PREVIOUS = "previous"  # with the leg before this one, in whose messages this leg is sent
 
 
+_NO_WORK = torch.empty(0)  # stands for M zeros
+
+
 @dataclass(frozen=True, eq=False)  # comparing tensors gives no single truth value
 class Leg:
     """Planned traffic, computed from shapes alone before any message.
@@ -34,7 +37,8 @@ class Leg:
         elements: (M,) int64, numbers that a sender sends IN ALL (for ``parties``: that a party receives); to peers: the
             numbers for all M - 1 peers together.
         bits: the size of one number on the wire.
-        flops: (M,) float64, the work of the sender before sending (for ``parties``: of the server, per party).
+        flops: (M,) float64, the work of the sender before sending (for ``parties``: of the server, per party); default:
+            none.
         gate: when the server stops waiting for the leg; a number: after so many answers.
         delay_share: the factor of an injected delay on this leg; FedVS 6.2 uses (ln² M) / B for sharing models.
     """
@@ -43,9 +47,13 @@ class Leg:
     to: Literal["server", "peers", "parties"]
     elements: Tensor
     bits: int
-    flops: Tensor
+    flops: Tensor = _NO_WORK
     gate: Gate | int = Gate.RULE
     delay_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.flops is _NO_WORK:
+            object.__setattr__(self, "flops", torch.zeros(len(self.elements), dtype=torch.float64))
 
     def among(self, called: int) -> "Leg":
         """This leg in a round with ``called`` called parties: no message goes to peers that are not called."""

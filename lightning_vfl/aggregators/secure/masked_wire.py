@@ -74,7 +74,7 @@ class MaskedWire(Wire):
         needed = self.needed(parties)
 
         def leg(kind: str, to: Literal["server", "parties"], size: int, gate: Gate | int, bits: int = 8) -> Leg:
-            return Leg(kind, to, torch.full((parties,), size), bits, torch.zeros(parties).double(), gate=gate)
+            return Leg(kind, to, torch.full((parties,), size), bits, gate=gate)
 
         # Bonawitz et al. 2017, figure 4: what rebuilds the masks of a lost party
         return (

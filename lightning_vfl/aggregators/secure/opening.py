@@ -232,5 +232,4 @@ def _legs(layer: SecureLayer, rows: int, roster: Roster, others: int, due: bool)
         elif kind == IDS and roster.active is not None:
             sent[IDS] = torch.zeros(m, dtype=torch.int64)
             sent[IDS][roster.active] = others * length
-    nothing = torch.zeros(m, dtype=torch.float64)
-    return tuple(Leg(kind, "peers", size, 8, nothing, gate=Gate.ALL) for kind, size in sent.items())
+    return tuple(Leg(kind, "peers", size, 8, gate=Gate.ALL) for kind, size in sent.items())

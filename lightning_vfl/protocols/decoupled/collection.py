@@ -53,8 +53,7 @@ def enter_collection(
     clock = module.clock
     counts.collected = True
     up = embeddings_leg("final embeddings", rows, hosts, module.embedding_widths)
-    nothing = torch.zeros(hosts, dtype=torch.float64)
-    on = Leg("final encodings", "server", torch.full((hosts,), rows * width), 32, nothing)
+    on = Leg("final encodings", "server", torch.full((hosts,), rows * width), 32)
     module.books.meter.add(up)
     counts.host_meter.add(on)
     simulated = float(clock.transfer(up).max()) + float(clock.transfer(on).max())
@@ -63,5 +62,4 @@ def enter_collection(
 
 def embeddings_leg(kind: str, rows: int, hosts: int, widths: Sequence[int]) -> Leg:
     """The leg of the embeddings of ``rows`` records, from every guest to every host."""
-    nothing = torch.zeros(len(widths), dtype=torch.float64)
-    return Leg(kind, "server", rows * hosts * torch.tensor(widths), 32, nothing)
+    return Leg(kind, "server", rows * hosts * torch.tensor(widths), 32)
