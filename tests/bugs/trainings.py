@@ -61,7 +61,7 @@ TRAININGS = (
         "unit/protocols/cascade/test_cascade_faults.py",
     ),
     Bug(
-        "lightning_vfl/protocols/cascade/counts.py",
+        "lightning_vfl/protocols/cascade/protocol.py",
         "    sent_back: dict[int, bool] = field(default_factory=dict)\n",
         "    sent_back = dict[int, bool]()\n",
         "a resumed run has forgotten to which active parties the top was sent back",

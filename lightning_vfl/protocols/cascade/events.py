@@ -2,15 +2,17 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.missing import Exclude, StandIn, filled_in
 from lightning_vfl.objectives import mean_loss
 from lightning_vfl.protocols.cascade.memory import CascadeMemory, Late
-from lightning_vfl.protocols.cascade.plans import EventPlan
+from lightning_vfl.protocols.cascade.plans import IDS, EventPlan
 from lightning_vfl.protocols.cascade.replicas import Replica
 from lightning_vfl.protocols.cascade.surrogate import half_squares
 from lightning_vfl.protocols.message_rounds import aggregator_notes
@@ -19,7 +21,7 @@ from lightning_vfl.rounds.exchange import contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.types import Event, RoundNames, Stage, VerticalBatch, joint_rows
-from lightning_vfl.wire import Embeddings, Message, ServerView
+from lightning_vfl.wire import Embeddings, Message, ServerView, Tap
 
 
 class EventMessage(NamedTuple):
@@ -127,6 +129,26 @@ class Ends:
         """The factor c = max(1, q F^(q-1)), with the parameters that computed the embeddings."""
         objective = loss + self.decay * half_squares(replica.bottom_parameters)
         return (self.q * objective.clamp(min=0.0) ** (self.q - 1)).clamp(min=1.0)
+
+    def tell(
+        self, tap: Tap, party: int, ids: Tensor, names: RoundNames, plan: EventPlan, message: EventMessage
+    ) -> None:
+        """Tell an audit what the active party sends besides embeddings and their gradients."""
+        module, learning = self.module, tuple(plan.round.learning)
+        tell = partial(tap.sent, ids=ids, at=party)
+        if module.aggregator.opening is None:
+            tell(Message(IDS, "peers", (party,), (ids.expand(module.roster.parties, -1),), round=names))
+        if party in self.amplified:
+            bottoms = self.memory.replicas.of[party].bottoms.parties
+            senders = tuple(m for m in range(module.roster.parties) if m != party)
+            sums = tuple(half_squares(list(bottoms[m].parameters())).detach().reshape(1) for m in senders)
+            tell(Message("regularisers", "server", senders, sums, round=names))
+            factors = (message.amplification.reshape(1),) * len(learning)
+            tell(Message(GRADIENTS, "parties", (), factors, receivers=learning, round=names))
+        top = message.gradients[len(learning) :]
+        if top:  # the collaborator steps
+            gradient = torch.cat([g.flatten() for g in top])
+            tap.sent(Message("top gradients", "server", (party,), (gradient,), round=names), ids)
 
 
 def _trained(replica: Replica) -> list[Tensor]:

@@ -1,16 +1,17 @@
 """CascadeVFL: several active parties hold the labels and train asynchronously with replicas of one top (CVFL)."""
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, get_args
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
+from torch import nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
-from lightning_vfl.checks import within
+from lightning_vfl.checks import one_of, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks._linear import Linear
@@ -18,15 +19,11 @@ from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES
 from lightning_vfl.protocols.accounts.charging import charge_round
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
-from lightning_vfl.protocols.cascade.checks import refuse_for_parties, refuse_parts, refuse_running_statistics
-from lightning_vfl.protocols.cascade.counts import CascadeCounts, Staleness
 from lightning_vfl.protocols.cascade.events import Ends
-from lightning_vfl.protocols.cascade.listening import tell_of_period
 from lightning_vfl.protocols.cascade.memory import CascadeMemory
-from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner, Networks
+from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner
 from lightning_vfl.protocols.cascade.replicas import Replicas, refuse_above
 from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
-from lightning_vfl.protocols.cascade.variants import VariantName, variant_of
 from lightning_vfl.protocols.checks import needed_event, refuse_scaler
 from lightning_vfl.protocols.columns_told import Read
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -35,12 +32,54 @@ from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import RecordSource, Roster, RoundNames, VerticalBatch
+from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, VerticalBatch
 from lightning_vfl.waiting import WaitingRule
-from lightning_vfl.wire import Leg
+from lightning_vfl.wire import Embeddings, Leg, Message
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Shares = dict[int, NDArray[np.int64]]
+
+Variant = Literal["async", "sync", "single", "centralized"]
+
+
+@dataclass
+class Staleness:
+    """The staleness of an epoch's messages, in steps of the collaborator."""
+
+    messages: int = 0
+    total: int = 0
+    most: int = 0
+
+    def add(self, behind: int) -> None:
+        """Count a message that is so many steps behind."""
+        self.messages += 1
+        self.total += behind
+        self.most = max(self.most, behind)
+
+
+@dataclass
+class CascadeCounts:
+    """The event counts of CascadeVFL.
+
+    Args:
+        variant: the variant of the training; "": before the first fit.
+        version: the number of steps of the collaborator.
+        seen: active party -> the version of its replica.
+        sent_back: active party -> whether the collaborator has sent back its last step for this party.
+        begun: the number of events that have begun.
+        periods: the number of periods of the active party with most periods.
+        staleness: the staleness of the epoch's messages.
+    """
+
+    variant: str = ""
+    version: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
+    sent_back: dict[int, bool] = field(default_factory=dict)
+    begun: int = 0
+    periods: int = 0
+    staleness: Staleness = field(default_factory=Staleness)
 
 
 class CascadeVFL(VFLModule):
@@ -122,7 +161,7 @@ class CascadeVFL(VFLModule):
         bottom: BottomFactory = MLP,
         top: TopFactory = Linear,
         width: int = 64,
-        variant: VariantName = "async",
+        variant: Variant = "async",
         alone: int = 0,
         slower: dict[int, float] | None = None,
         q: float = 1.0,
@@ -142,8 +181,10 @@ class CascadeVFL(VFLModule):
                 "active names one party with all labels, but CascadeVFL takes the label holders from the data; leave "
                 "out active, and give the data a LabelPartition"
             )
-        refuse_parts(aggregator, self.missing)
-        self.variant = variant_of(variant, alone)
+        _refuse_parts(aggregator, self.missing)
+        self.variant = one_of("variant", variant, get_args(Variant))
+        self.alone = alone
+        self.distributed = variant != "centralized"  # the active parties are apart, and messages are sent
         self.slower = dict(slower or {})
         self.q = q
         self.decay = decay
@@ -170,9 +211,9 @@ class CascadeVFL(VFLModule):
 
     def build(self) -> None:
         super().build()
-        if self.variant.distributed:
-            refuse_running_statistics(self.top)
-        refuse_for_parties(self.aggregator, self.costs.legs(1)[0], self.roster.parties)
+        if self.distributed:
+            _refuse_running_statistics(self.top)
+        _refuse_for_parties(self.aggregator, self.costs.legs(1)[0], self.roster.parties)
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Periods:
         """The ENDs of all active parties' periods; only whole batches, with and without ``drop_last``."""
@@ -183,12 +224,16 @@ class CascadeVFL(VFLModule):
         self._weights = {party: len(own) * len(shares) / total for party, own in shares.items()}
         self._plans.clear()
         self.active_parties = tuple(sorted(shares))
-        self.planner = self._planner()
+        slow = self.faults.stragglers(self.roster)
+        slowed = [m for m in self.active_parties if self.slower.get(m, 0.0) > 0 or bool(slow[m])]
+        self.amplified = frozenset(slowed if self.q > 1 and self.distributed else ())
+        self.planner = EventPlanner(self, self.slower, self.amplified)
         everywhere = None if self.wire.traits.everybody_called else records.present
 
         def seconds(number: int, party: int, ids: "NDArray[np.int64]") -> float:
-            if not self.variant.distributed:
-                return self.clock.serving(self._flops_in_one_place() * len(ids))
+            if not self.distributed:
+                bottoms, top = self.costs.work()
+                return self.clock.serving(sum(map(sum, (*bottoms, top))) * len(ids))
             held = None if everywhere is None else everywhere.index_select(0, torch.from_numpy(ids)).any(0)
             plan = self._plans[number] = self.planner.plan(number, party, len(ids), held)
             return plan.round.seconds
@@ -198,31 +243,13 @@ class CascadeVFL(VFLModule):
             batch_size,
             seed,
             seconds,
-            self.variant.together,
+            self.variant == "sync",
             self.clock.seconds,  # a second fit starts where the first has ended
             self.counts.begun,
             self.counts.periods,
         )
 
-    def _planner(self) -> EventPlanner:
-        slow = self.faults.stragglers(self.roster)
-        slowed = {m for m in self.active_parties if self.slower.get(m, 0.0) > 0 or bool(slow[m])}
-        self.amplified = frozenset(slowed if self.q > 1 and self.variant.distributed else ())
-        bottoms, top = self.costs.work()
-        size = sum(p.numel() for p in self.top.parameters())
-        return EventPlanner(
-            self.aggregator,
-            self.roster,
-            Networks(bottoms, top, size, self.embedding_widths),
-            self.clock,
-            self.faults,
-            self.plan,
-            self.slower,
-            self.amplified,
-            self.missing.memory is not None,
-        )
-
-    def _shares(self, records: RecordSource) -> "dict[int, NDArray[np.int64]]":
+    def _shares(self, records: RecordSource) -> "Shares":
         """Active party -> positions of the records with the labels that it trains on."""
         if records.label_holders is None:
             holders = even_shares(len(records), self.roster.parties, self.seed, "labels")
@@ -235,20 +262,28 @@ class CascadeVFL(VFLModule):
                 "assigns labels"
             )
         strangers = sorted(party for party in self.slower if party not in shares)
-        if strangers and self.variant.distributed:
+        if strangers and self.distributed:
             raise ConfigurationError(
                 f"slower names party {strangers[0]}, but labels are held by parties {sorted(shares)}; name one of these"
             )
-        return self.variant.choose(shares)
+        if self.variant == "centralized":
+            return {0: np.sort(np.concatenate(list(shares.values())))}
+        if self.variant != "single":
+            return shares
+        if self.alone not in shares:
+            raise ConfigurationError(
+                f"alone names party {self.alone}, but labels are held by parties {sorted(shares)}; name one of these"
+            )
+        return {self.alone: shares[self.alone]}
 
     @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then make the replicas."""
         refuse_scaler(self.trainer, "a loss cannot be scaled, because messages are computed before the loss")
         trained = self.counts.variant
-        if self.trainer.ckpt_path is not None and trained not in ("", self.variant.name):
+        if self.trainer.ckpt_path is not None and trained not in ("", self.variant):
             raise ConfigurationError(
-                f"the checkpoint was trained with variant: {trained}, but this model has {self.variant.name}; resume "
+                f"the checkpoint was trained with variant: {trained}, but this model has {self.variant}; resume "
                 "with the same variant"
             )
         if self.trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]  # set in Trainer.__init__
@@ -256,10 +291,10 @@ class CascadeVFL(VFLModule):
                 "reload_dataloaders_every_n_epochs must be 0, because a new loader would restart all periods while "
                 "messages are in transit"
             )
-        self.counts.variant = self.variant.name
+        self.counts.variant = self.variant
         self.memory.start_over()
         super().on_fit_start()
-        if self.variant.distributed:
+        if self.distributed:
             parties = sorted(self._shares(self.datamodule.records("train")))
             size = refuse_above(self.limit_bytes, len(parties), self.bottoms, self.top)
             rank_zero_info(f"the replicas of {len(parties)} active parties take {size / 1e6:,.1f} MB")
@@ -272,7 +307,7 @@ class CascadeVFL(VFLModule):
     def on_train_start(self) -> None:
         """Give every active party a replica of the current networks, or the replica of a checkpoint."""
         super().on_train_start()
-        parties = self.active_parties if self.variant.distributed else ()
+        parties = self.active_parties if self.distributed else ()
         if not self.memory.begin(Replicas(parties, self.bottoms, self.top)):
             self.counts.seen = dict.fromkeys(parties, self.counts.version)
             self.counts.sent_back.clear()
@@ -284,7 +319,7 @@ class CascadeVFL(VFLModule):
         self.counts.staleness = Staleness()
 
     def joiners(self) -> tuple[int | None, ...]:
-        return self.active_parties if self.variant.distributed else ()
+        return self.active_parties if self.distributed else ()
 
     # ---- one event
 
@@ -295,7 +330,7 @@ class CascadeVFL(VFLModule):
         counts.begun = max(counts.begun, event.number + 1)
         counts.periods = max(counts.periods, event.request + 1)
         self.clock.advance_to(event.end)
-        if not self.variant.distributed:
+        if not self.distributed:
             return self._step_in_one_place(batch)
         party, rows = event.party, len(batch.record_ids)
         plan = self._plans.pop(event.number, None) or self.planner.plan(event.number, party, rows, self._held(batch))
@@ -304,16 +339,15 @@ class CascadeVFL(VFLModule):
             self._log_staleness()
         if plan.there:
             charge_round(self, plan.round, batch, party)
-        begin = partial(self._begin_periods, event.refresh)
+        ends = Ends(self, self.memory, self.amplified, self.q, self.decay)
+        after = partial(self._after_event, event, names, plan.steps)
         if not plan.changes:
             if plan.round.late:  # late embeddings are stored in any case
-                self._ends().collect(self.memory.replicas.of[party], batch, event, plan.round)
-            return Step(None, after_optimizer=begin)
-        message = self._ends().send_message(batch, event, names, plan)
-        after = begin
+                ends.collect(self.memory.replicas.of[party], batch, event, plan.round)
+            return Step(None, after_optimizer=after)
+        message = ends.send_message(batch, event, names, plan)
         if self.tap is not None:
-            told = tell_of_period(self._ends(), party, batch.record_ids, names, plan, message)
-            after = partial(_one_after_the_other, begin, told)
+            ends.tell(self.tap, party, batch.record_ids, names, plan, message)
         learning = [p for m in plan.round.learning for p in self.memory.replicas.live.party_parameters[m]]
         scale = message.amplification * self._weights[party]
         stepped = surrogate(message.loss, message.values, message.gradients, learning, self.decay, scale)
@@ -321,26 +355,23 @@ class CascadeVFL(VFLModule):
             message.notes["train/amplification"] = message.amplification
         return Step(stepped, plan.round.learning, message.notes, after_optimizer=after)
 
-    def _ends(self) -> Ends:
-        return Ends(self, self.memory, self.amplified, self.q, self.decay)
-
     def _step_in_one_place(self, batch: VerticalBatch) -> Step:
         """Train on a mini-batch without messages (``centralized``)."""
         self.books.mini_batches += self.roster.parties
         loss = self.rank_loss(self.output_in_the_clear(batch), batch)
         return Step(loss + self.decay * half_squares(list(self.bottoms.parameters())), logged=loss)
 
-    def _flops_in_one_place(self) -> float:
-        bottoms, top = self.costs.work()
-        return sum(map(sum, (*bottoms, top)))
-
-    def _begin_periods(self, parties: tuple[int, ...]) -> None:
-        """After the step, refresh the replicas of the parties that begin a period."""
-        for party in parties:
+    def _after_event(self, event: Event, names: RoundNames, steps: bool) -> None:
+        """After the step, refresh the replicas of the parties that begin a period; an audit hears the new top."""
+        for party in event.refresh:
             returned = self.counts.sent_back.pop(party, False)
             self.memory.replicas.refresh(party, returned)
             if returned:
                 self.counts.seen[party] = self.counts.version
+        new = [parameter.detach().flatten() for parameter in self.top.parameters()]
+        if self.tap is not None and steps and new:
+            back = Message("top", "parties", (), (torch.cat(new),), receivers=(event.party,), round=names)
+            self.tap.sent(back, torch.empty(0, dtype=torch.int64))
 
     # ---- books
 
@@ -349,30 +380,30 @@ class CascadeVFL(VFLModule):
         self.counts.sent_back[party] = plan.returns
         if not plan.there:
             return
-        meter, round = self.books.meter, plan.round
+        meter, round, traffic = self.books.meter, plan.round, self.planner.traffic(party, rows)
         if round.roll.called.any():
             self.enter_opening(rows, names, round.roll.called, self.roster.joined_by(party))
         if self.aggregator.opening is None:
-            meter.add(self.planner.ids(party, rows))
-        self.books.enter_traffic(round, self.planner.costs(party, rows))
+            meter.add(traffic.ids)
+        self.books.enter_traffic(round, traffic.costs)
         if round.skipped:
             return
-        up, down = self.planner.top_legs(party)
-        meter.add(up)
+        meter.add(traffic.top_gradients)
         if plan.steps:
-            meter.add(down)
+            meter.add(traffic.top)
             self.counts.staleness.add(self.counts.version - self.counts.seen[party])
             self.counts.version += 1
 
     def _log_staleness(self) -> None:
         """Log the staleness of the epoch's messages."""
         staleness = self.counts.staleness
-        figures = {"train/staleness_mean": staleness.mean(), "train/staleness_max": float(staleness.most)}
+        mean = staleness.total / max(staleness.messages, 1)
+        figures = {"train/staleness_mean": mean, "train/staleness_max": float(staleness.most)}
         self.log_dict(figures, on_step=False, on_epoch=True, batch_size=1)
         self.counts.staleness = Staleness()
 
     def protection(self, uploads: int) -> str | None:
-        if self.wire.traits.visible or not self.variant.distributed:
+        if self.wire.traits.visible or not self.distributed:
             return super().protection(uploads)
         others = self.aggregator.among(Roster.singles(self.roster.parties - 1))
         said = (
@@ -384,29 +415,81 @@ class CascadeVFL(VFLModule):
     def reads(self) -> tuple[Read, ...]:
         """An active party knows its own part of a sum, so that it reads the sum of the others."""
         sums = super().reads()
-        if self.wire.traits.visible or not self.variant.distributed:
+        if self.wire.traits.visible or not self.distributed:
             return sums
         readers = self.active_parties or range(self.roster.parties)  # before training any party may be one
         return tuple(Read(width, tuple(m for m in parties if m != own)) for own in readers for width, parties in sums)
 
     @property
     def joiner(self) -> str:  # type: ignore[override]  # the same for most protocols
-        return "an active party" if self.variant.distributed else super().joiner
+        return "an active party" if self.distributed else super().joiner
 
     says_who_learns = False  # faults decide about the top, and weights of other parties change in a later event
 
     @property
     def meets_faults(self) -> bool:
-        return super().meets_faults and self.variant.distributed
+        return super().meets_faults and self.distributed
 
     def promised(self) -> dict[str, str]:
-        return super().promised() if self.variant.distributed else {}
+        return super().promised() if self.distributed else {}
 
     def requests_made(self) -> int:
         """Two requests for each event that has begun."""
         return 2 * (self.counts.begun + len(self.active_parties))
 
 
-def _one_after_the_other(*actions: Callable[[], None]) -> None:
-    for action in actions:
-        action()
+def _refuse_parts(aggregator: Aggregator, policy: MissingPolicy) -> None:
+    """Refuse an aggregator and a policy for missing embeddings that do not work with cascade events.
+
+    Raises:
+        ConfigurationError: naming those that work.
+    """
+    name, missing = type(aggregator).__name__, type(policy).__name__
+    if aggregator.form is not Embeddings:
+        raise ConfigurationError(
+            f"{name} computes on shares of records and models, so parties receive no gradients of embeddings; use "
+            "Concat, Sum, Mean, MaskedSum or PoissonBinomial"
+        )
+    somebody, nobody = Roster.singles(3, active=0), Roster.singles(3)
+    if not wire_of(aggregator).traits.visible and aggregator.out_width(1, somebody) != aggregator.out_width(1, nobody):
+        raise ConfigurationError(
+            f"{name} with this layout makes sums for one active party, but CascadeVFL has several; use layout: sum"
+        )
+    if policy.padding is not None:
+        raise ConfigurationError(f"{missing} pads after a norm, but CascadeVFL has no norm; use Exclude")
+    if policy.stand_in is not None and aggregator.wire is not None:
+        raise ConfigurationError(
+            f"missing: {missing} replaces single embeddings, but {name} hides these; use Exclude or Skip"
+        )
+
+
+def _refuse_running_statistics(top: nn.Module) -> None:
+    """Refuse a top with running statistics: the replicas would update them, and the collaborator's top would not.
+
+    Raises:
+        ConfigurationError: for a batch norm.
+    """
+    norms = (layer for layer in top.modules() if isinstance(layer, nn.modules.batchnorm._NormBase))
+    if any(layer.running_mean is not None for layer in norms):
+        raise ConfigurationError(
+            "a batch norm in the top would update its running statistics at the active parties, but never at the "
+            "collaborator; use LayerNorm in the top, or no norm"
+        )
+
+
+def _refuse_for_parties(aggregator: Aggregator, first: Leg, parties: int) -> None:
+    """Refuse an aggregator that does not hide embeddings from a party that joins them; ``first``: its first leg.
+
+    Raises:
+        ConfigurationError: for shares, and for sums of two parties.
+    """
+    if first.to != "server":
+        raise ConfigurationError(
+            f"{type(aggregator).__name__} hides embeddings only from a server, but in CascadeVFL a party joins the "
+            "embeddings and holds shares too; use Concat, Sum, Mean, MaskedSum or PoissonBinomial"
+        )
+    if not wire_of(aggregator).traits.visible and parties < 3:
+        raise ConfigurationError(
+            "an active party knows its own part of a sum, so it could read the other embedding of a sum of two "
+            "parties; use at least 3 parties"
+        )

@@ -33,7 +33,7 @@ from tests.unit.protocols.cascade.cascade_by_hand import BOTTOM, TOP, WIDTH, B, 
     [
         (
             lambda: CascadeVFL(Mean(), variant="parallel"),  # type: ignore[arg-type]  # that is what is tested
-            "variant 'parallel' is unknown; use async, sync, single, cen",
+            "variant must be 'async', 'sync', 'single' or 'centralized'; got 'parallel'",
         ),
         (lambda: CascadeVFL(Mean(), q=0.5), "q must be a finite number of at least 1; got 0.5"),
         (lambda: CascadeVFL(Mean(), q=float("nan")), "q must be a finite number of at least 1; got nan"),
