@@ -5,13 +5,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import AUROC, Accuracy, MeanAbsoluteError, MeanSquaredError, Metric
-from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
+from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision, BinaryPrecisionRecallCurve
 from torchmetrics.utilities.data import dim_zero_cat
 
 from lightning_vfl.checks import positive, within
@@ -24,7 +23,13 @@ __all__ = ["Binary", "MultiClass", "MultiLabel", "Objective", "Regression", "obj
 
 
 class Objective(Rebuildable, nn.Module, ABC):
-    """A learning task. ``num_classes`` comes from the datamodule; None means real-valued labels."""
+    """A learning task. ``num_classes`` comes from the datamodule; None means real-valued labels.
+
+    Attributes:
+        targets: how many labels a record has: labels are (B,) for 1, else (B, targets).
+    """
+
+    targets: int = 1
 
     @abstractmethod
     def outputs(self, num_classes: int | None) -> int:
@@ -71,11 +76,6 @@ class Objective(Rebuildable, nn.Module, ABC):
 
     def take_labels(self, labels: Tensor) -> None:
         """Take the labels of all training records, (N,) or (N, targets); default: nothing."""
-
-    @property
-    def targets(self) -> int:
-        """How many labels a record has: labels are (B,) for 1, else (B, targets); default: 1."""
-        return 1
 
     @property
     def identity(self) -> str:
@@ -130,19 +130,21 @@ class ClassWeights(nn.Module):
 
     def __init__(self, given: Weights) -> None:
         super().__init__()
-        if isinstance(given, str) and given != "balanced":
-            raise ConfigurationError(f"class_weights '{given}' is unknown; use balanced or a number for each class")
-        self.given: str | tuple[float, ...] = given if isinstance(given, str) else tuple(float(w) for w in given)
-        if not isinstance(self.given, str) and not all(isfinite(w) and w > 0 for w in self.given):
+        self.given = given if isinstance(given, str) else tuple(map(float, given))
+        self.balanced = given == "balanced"
+        if isinstance(self.given, str):
+            if not self.balanced:
+                raise ConfigurationError(f"class_weights '{given}' is unknown; use balanced or a number for each class")
+        elif not all(isfinite(w) and w > 0 for w in self.given):
             raise ConfigurationError(f"class_weights must be numbers above 0; got {list(self.given)}; correct them")
 
     def prepare(self, num_classes: int) -> None:
         """Make the weights, which are 1 until the counts are known if they are balanced."""
-        if not isinstance(self.given, str) and len(self.given) != num_classes:
-            raise ConfigurationError(
-                f"class_weights has {len(self.given)} numbers for {num_classes} classes; give one for each class"
-            )
         values = torch.ones(num_classes) if isinstance(self.given, str) else torch.tensor(self.given)
+        if len(values) != num_classes:
+            raise ConfigurationError(
+                f"class_weights has {len(values)} numbers for {num_classes} classes; give one for each class"
+            )
         self.register_buffer("values", values)
 
     def take_labels(self, labels: Tensor) -> None:
@@ -151,9 +153,9 @@ class ClassWeights(nn.Module):
         Raises:
             ConfigurationError: for a class without training records.
         """
-        if not isinstance(self.given, str):
+        if not self.balanced:
             return
-        counts = torch.bincount(_int64(labels), minlength=len(self.values))
+        counts = torch.bincount(labels.long(), minlength=len(self.values))
         if (counts == 0).any():
             empty = int((counts == 0).nonzero()[0])
             raise ConfigurationError(
@@ -163,13 +165,8 @@ class ClassWeights(nn.Module):
         self.values.copy_(counts.sum() / (len(counts) * counts.double()))
 
     def forward(self, losses: Tensor, labels: Tensor) -> Tensor:
-        """(B,) losses of rows with (B,) int64 labels, weighted by class."""
-        return losses * self.values[labels].to(losses.dtype)
-
-
-def _int64(labels: Tensor) -> Tensor:
-    """Numbers of classes as torch's losses want them; probabilities of classes stay."""
-    return labels if labels.is_floating_point() else labels.long()
+        """(B,) losses of rows with (B,) classes, weighted by class."""
+        return losses * self.values.index_select(0, labels.long()).to(losses.dtype)
 
 
 def losses_of_rows(criterion: nn.Module, output: Tensor, labels: Tensor) -> Tensor:
@@ -191,16 +188,37 @@ def losses_of_rows(criterion: nn.Module, output: Tensor, labels: Tensor) -> Tens
     return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 
 
-class _Classification(Objective, ABC):
-    """An objective whose classes may have weights."""
+class _ByCriterion(Objective, ABC):
+    """An objective with a loss of ``torch.nn``, whose classes may have weights.
 
-    def __init__(self, loss: nn.Module | None, class_weights: Weights | None) -> None:
+    Args:
+        default: the loss, if none is given.
+        loss: the loss that is given.
+        class_weights: see ``ClassWeights``; not together with a loss.
+    """
+
+    def __init__(self, default: nn.Module, loss: nn.Module | None, class_weights: Weights | None = None) -> None:
         super().__init__()
         if loss is not None and class_weights is not None:
             raise ConfigurationError(
                 f"{type(self).__name__} got both a loss and class_weights; give the weights to the loss, or no loss"
             )
         self.class_weights = None if class_weights is None else ClassWeights(class_weights)
+        self.criterion = loss or default
+
+    @abstractmethod
+    def forms(self, output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Output and labels as the loss takes them."""
+
+    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
+        if self.class_weights is not None:
+            return self.losses(output, labels).mean()
+        loss: Tensor = self.criterion(*self.forms(output, labels))
+        return loss
+
+    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
+        losses = losses_of_rows(self.criterion, *self.forms(output, labels))
+        return losses if self.class_weights is None else self.class_weights(losses, labels)
 
     def prepare(self, num_classes: int | None) -> None:
         if self.class_weights is not None and num_classes is not None:
@@ -208,7 +226,7 @@ class _Classification(Objective, ABC):
 
     @property
     def needs_labels(self) -> str | None:
-        balanced = self.class_weights is not None and self.class_weights.given == "balanced"
+        balanced = self.class_weights is not None and self.class_weights.balanced
         return "class_weights: balanced" if balanced else None
 
     def take_labels(self, labels: Tensor) -> None:
@@ -221,7 +239,7 @@ class _Classification(Objective, ABC):
         return f"{type(self).__name__}{weights}"
 
 
-class MultiClass(_Classification):
+class MultiClass(_ByCriterion):
     """Classification into C classes: cross-entropy, accuracy.
 
     Args:
@@ -231,8 +249,7 @@ class MultiClass(_Classification):
     """
 
     def __init__(self, loss: nn.Module | None = None, class_weights: Weights | None = None) -> None:
-        super().__init__(loss, class_weights)
-        self.criterion = loss or nn.CrossEntropyLoss()
+        super().__init__(nn.CrossEntropyLoss(), loss, class_weights)
 
     def outputs(self, num_classes: int | None) -> int:
         if num_classes is None or num_classes < 2:
@@ -242,18 +259,8 @@ class MultiClass(_Classification):
             )
         return num_classes
 
-    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        if self.class_weights is not None:
-            return self.losses(output, labels).mean()
-        loss: Tensor = self.criterion(output, _int64(labels))
-        return loss
-
-    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
-        truths = _int64(labels)
-        if self.class_weights is None:
-            return losses_of_rows(self.criterion, output, truths)
-        weighted: Tensor = self.class_weights(cross_entropy(output, truths, reduction="none"), truths)
-        return weighted
+    def forms(self, output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return output, labels if labels.is_floating_point() else labels.long()  # probabilities of classes stay
 
     def predict(self, output: Tensor) -> Tensor:
         return output.softmax(1)
@@ -262,33 +269,28 @@ class MultiClass(_Classification):
         return {"accuracy": Accuracy(task="multiclass", num_classes=self.outputs(num_classes))}
 
 
-def _defined(metric: Metric, score: Tensor) -> Tensor:
-    """The score, or NaN if all labels are of one class, for which torchmetrics gives 0 or 1."""
-    labels = dim_zero_cat(metric.target)  # type: ignore[arg-type]  # a list of tensors
-    return score if labels.min() != labels.max() else torch.full_like(score, torch.nan)
+class _Defined(BinaryPrecisionRecallCurve):
+    """A score of torchmetrics, which gives 0 or 1 where all labels are of one class and the score is not defined."""
 
-
-class DefinedAUROC(BinaryAUROC):
-    """torchmetrics' AUROC, which is not defined (NaN) without a positive or without a negative record."""
-
-    def compute(self) -> Tensor:  # type: ignore[override]  # as torchmetrics' own
-        """AUROC, a scalar."""
+    def compute(self) -> Tensor:  # type: ignore[override]  # the score of a subclass
+        """The score, a scalar; NaN without a positive or without a negative record."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the same, in torchmetrics' words
-            return _defined(self, super().compute())
+            score: Any = super().compute()
+        labels = dim_zero_cat(self.target)
+        defined: Tensor = score if labels.min() != labels.max() else torch.full_like(score, torch.nan)
+        return defined
 
 
-class DefinedAveragePrecision(BinaryAveragePrecision):
+class DefinedAUROC(_Defined, BinaryAUROC):
+    """torchmetrics' AUROC, which is not defined (NaN) without a positive or without a negative record."""
+
+
+class DefinedAveragePrecision(_Defined, BinaryAveragePrecision):
     """torchmetrics' average precision, which is not defined (NaN) without a positive or without a negative record."""
 
-    def compute(self) -> Tensor:  # type: ignore[override]  # as torchmetrics' own
-        """The average precision, a scalar."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _defined(self, super().compute())
 
-
-class Binary(_Classification):
+class Binary(_ByCriterion):
     """Classification into two classes: one logit, binary cross-entropy, accuracy, AUROC and average precision (AUPRC).
 
     Args:
@@ -298,8 +300,7 @@ class Binary(_Classification):
     """
 
     def __init__(self, loss: nn.Module | None = None, class_weights: Weights | None = None) -> None:
-        super().__init__(loss, class_weights)
-        self.criterion = loss or nn.BCEWithLogitsLoss()
+        super().__init__(nn.BCEWithLogitsLoss(), loss, class_weights)
 
     def outputs(self, num_classes: int | None) -> int:
         if num_classes != 2:
@@ -308,19 +309,8 @@ class Binary(_Classification):
             )
         return 1
 
-    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        if self.class_weights is not None:
-            return self.losses(output, labels).mean()
-        loss: Tensor = self.criterion(output.squeeze(1), labels.to(output.dtype))
-        return loss
-
-    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
-        logits, truths = output.squeeze(1), labels.to(output.dtype)
-        if self.class_weights is None:
-            return losses_of_rows(self.criterion, logits, truths)
-        losses = binary_cross_entropy_with_logits(logits, truths, reduction="none")
-        weighted: Tensor = self.class_weights(losses, labels.long())
-        return weighted
+    def forms(self, output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return output.squeeze(1), labels.to(output.dtype)
 
     def predict(self, output: Tensor) -> Tensor:
         return output.squeeze(1).sigmoid()
@@ -333,7 +323,7 @@ class Binary(_Classification):
         }
 
 
-class MultiLabel(Objective):
+class MultiLabel(_ByCriterion):
     """Several labels of a record, each 0 or 1: binary cross-entropy, accuracy and AUROC, the mean over the labels.
 
     Args:
@@ -342,36 +332,26 @@ class MultiLabel(Objective):
     """
 
     def __init__(self, labels: int, loss: nn.Module | None = None) -> None:
-        super().__init__()
-        within("labels of MultiLabel", labels, 2, whole=True, advice="use Binary for one label")
-        self.labels = labels
-        self.criterion = loss or nn.BCEWithLogitsLoss()
-
-    @property
-    def targets(self) -> int:
-        return self.labels
+        super().__init__(nn.BCEWithLogitsLoss(), loss)
+        self.targets = within("labels of MultiLabel", labels, 2, whole=True, advice="use Binary for one label")
 
     def outputs(self, num_classes: int | None) -> int:
-        return self.labels
+        return self.targets
 
-    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self.criterion(output, labels.to(output.dtype))
-        return loss
-
-    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
-        return losses_of_rows(self.criterion, output, labels.to(output.dtype))
+    def forms(self, output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return output, labels.to(output.dtype)
 
     def predict(self, output: Tensor) -> Tensor:
         return output.sigmoid()
 
     def metrics(self, num_classes: int | None) -> dict[str, Metric]:
         return {
-            "accuracy": Accuracy(task="multilabel", num_labels=self.labels),
-            "auroc": AUROC(task="multilabel", num_labels=self.labels),
+            "accuracy": Accuracy(task="multilabel", num_labels=self.targets),
+            "auroc": AUROC(task="multilabel", num_labels=self.targets),
         }
 
 
-class Regression(Objective):
+class Regression(_ByCriterion):
     r"""Regression of real values: the root of the mean squared error (RMSE), the mean absolute error (MAE), and R².
 
     Of several values, each is the mean over the values. With ``standardise``, the network predicts (y - μ) / σ, with
@@ -391,19 +371,13 @@ class Regression(Objective):
     scale: Tensor
 
     def __init__(self, loss: nn.Module | None = None, targets: int = 1, standardise: bool | None = None) -> None:
-        super().__init__()
-        positive("targets", targets, whole=True)
-        self.values = targets
-        self.criterion = loss or nn.MSELoss()
+        super().__init__(nn.MSELoss(), loss)
+        self.targets = positive("targets", targets, whole=True)
         self.standardise = standardise is not False
         self._needed = standardise is True
         if self.standardise:
             self.register_buffer("shift", torch.zeros(targets))
             self.register_buffer("scale", torch.ones(targets))
-
-    @property
-    def targets(self) -> int:
-        return self.values
 
     @property
     def needs_labels(self) -> str | None:
@@ -430,14 +404,13 @@ class Regression(Objective):
             raise ConfigurationError(
                 f"Regression needs real-valued labels but the data report num_classes = {num_classes}; use MultiClass"
             )
-        return self.values
+        return self.targets
 
-    def loss(self, output: Tensor, labels: Tensor) -> Tensor:
-        loss: Tensor = self.criterion(self._formed(output), self._target(output, labels))
-        return loss
-
-    def losses(self, output: Tensor, labels: Tensor) -> Tensor:
-        return losses_of_rows(self.criterion, self._formed(output), self._target(output, labels))
+    def forms(self, output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self.standardise:
+            shift, scale = (self.shift, self.scale) if self.targets > 1 else (self.shift[0], self.scale[0])
+            labels = (labels - shift.to(labels)) / scale.to(labels)
+        return self._formed(output), labels.to(output.dtype)
 
     def predict(self, output: Tensor) -> Tensor:
         if self.standardise:
@@ -449,13 +422,7 @@ class Regression(Objective):
         return {**squared, "mae": MeanAbsoluteError(), "r2": RSquared()}
 
     def _formed(self, output: Tensor) -> Tensor:
-        return output.squeeze(1) if self.values == 1 else output
-
-    def _target(self, output: Tensor, labels: Tensor) -> Tensor:
-        if self.standardise:
-            shift, scale = (self.shift, self.scale) if self.values > 1 else (self.shift[0], self.scale[0])
-            labels = (labels - shift.to(labels)) / scale.to(labels)
-        return labels.to(output.dtype)
+        return output.squeeze(1) if self.targets == 1 else output
 
 
 def objective_for(num_classes: int | None) -> Objective:
