@@ -72,17 +72,6 @@ class FastStream:
             self._blocks += len(out) // WORDS
 
 
-def first_words(out: "NDArray[np.uint64]", seed: int, *names: Name) -> None:
-    """Set out (n,) to the first n words of ``stream(seed, *names)``."""
-    key = stream_key(seed, *names)
-    whole, low, high = len(out) // WORDS * WORDS, np.uint64(key & _MASK), np.uint64(key >> 64)
-    philox_blocks(out[:whole], _FIRST, low, high)
-    if whole < len(out):
-        block = np.empty(WORDS, np.uint64)
-        philox_blocks(block, np.uint64(whole // WORDS + 1), low, high)
-        out[whole:] = block[: len(out) - whole]
-
-
 def _code_of_product(_: Any, a: Any, b: Any) -> Any:
     """The upper and the lower 64 bits of a product: one instruction, which numba has no name for."""
 

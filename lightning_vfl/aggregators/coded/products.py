@@ -237,12 +237,12 @@ def _memory(view: PartyView) -> Shares:
 
 def _draws(names: RoundNames, parties: Sequence[int], weights: Sequence[Tensor]) -> "NDArray[np.uint64]":
     """The words that round these parties' weights, each party's from a stream of its own."""
-    from lightning_vfl.fast_streams import first_words
+    from lightning_vfl.fast_streams import FastStream
 
     ends = np.cumsum([w.numel() for w in weights])
     words = np.empty(ends[-1], np.uint64)
     for party, part in zip(parties, np.split(words, ends[:-1]), strict=True):
-        first_words(part, names.seed, "weights", names.stage, names.round, party)
+        FastStream(names.seed, "weights", names.stage, names.round, party).fill(part)
     return words
 
 
