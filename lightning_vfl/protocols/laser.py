@@ -1,30 +1,18 @@
 """LaserVFL: a head at every party, trained for every subset of the parties by task sampling."""
 
-from enum import StrEnum
 from math import comb
-from typing import Any, ClassVar, Literal, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
-from lightning_vfl.checks import one_of
-from lightning_vfl.networks._linear import Linear
-from lightning_vfl.networks.mlp import MLP
-from lightning_vfl.protocols.build import BottomFactory, TopFactory
+from lightning_vfl.aggregators.base import FLOAT_BITS
 from lightning_vfl.protocols.heads import HeadsVFL, mean_of_holders, weighted_loss
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subset_copies import draws, repeated, table_of_sizes
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows
 from lightning_vfl.wire import Leg
-
-
-class SampledBy(StrEnum):
-    """What the subsets of ``LaserVFL`` are drawn for."""
-
-    RECORD = "record"
-    BATCH = "batch"
 
 
 class LaserVFL(HeadsVFL):
@@ -48,7 +36,6 @@ class LaserVFL(HeadsVFL):
         bottom: as in ``VFLModule``.
         top: makes the head of each party, from the width of the aggregate.
         width: as in ``VFLModule``.
-        by: subsets are drawn for each ``record``, or one for the whole ``batch`` as in the authors' code.
         settings: settings of ``VFLModule``.
 
     Raises:
@@ -63,18 +50,6 @@ class LaserVFL(HeadsVFL):
         Part.AUDIT: "a listener hears no message between parties; audit SplitVFL with Mean, whose server gets what a "
         "party gets here"
     }
-
-    def __init__(
-        self,
-        aggregator: Aggregator | None = None,
-        bottom: BottomFactory = MLP,
-        top: TopFactory = Linear,
-        width: int = 64,
-        by: Literal["record", "batch"] = "record",
-        **settings: Any,
-    ) -> None:
-        super().__init__(aggregator, bottom, top, width, **settings)
-        self.by = one_of("by of LaserVFL", str(by), map(str, SampledBy))
 
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
@@ -108,8 +83,6 @@ class LaserVFL(HeadsVFL):
         there = Roll.everyone(parties).holders(batch.record_ids, batch.present)
         rows = joint_rows(batch)
         lots = draws(names, rows, parties**3, "laser").to(device).view(-1, parties, parties, parties)
-        if self.by == SampledBy.BATCH:
-            lots = lots[:1].expand_as(lots)
         own = torch.eye(parties, dtype=torch.bool, device=device).view(1, parties, 1, parties)
         lots = lots.masked_fill(own, -1.0).masked_fill(~there[:, None, None], 2.0)
         size = torch.arange(1, parties + 1, device=device).view(1, 1, parties, 1)
@@ -120,8 +93,7 @@ class LaserVFL(HeadsVFL):
         """Count the bytes between the parties and the seconds of a round."""
         costs, parties = self.costs.of_round(rows), self.roster.parties
         elements = rows * torch.tensor(self.embedding_widths) * (parties - 1)
-        nothing = torch.zeros(parties, dtype=torch.float64)
-        legs = [Leg(kind, "peers", elements, FLOAT_BITS, nothing) for kind in ("embeddings", "gradients")]
+        legs = [Leg(kind, "peers", elements, FLOAT_BITS) for kind in ("embeddings", "gradients")]
         for leg in legs:
             self.books.meter.add(leg)
         self.books.mini_batches += parties

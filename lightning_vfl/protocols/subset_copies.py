@@ -1,10 +1,10 @@
 """The copies of a batch that ``TaskSampling`` and ``LaserVFL`` compute: drawn subsets of the parties, and weights."""
 
 from collections.abc import Callable
-from enum import StrEnum
 from functools import cache
 from itertools import combinations
 from math import comb
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,20 +12,10 @@ from torch import Tensor
 from lightning_vfl.streams import stream, uniform
 from lightning_vfl.types import RoundNames, Rows, VerticalBatch
 
-
-class TaskWeights(StrEnum):
-    """The weight of a subset in the loss of ``TaskSampling``."""
-
-    TASKS = "tasks"  # each of the 2^n - 1 subsets counts the same
-    RECORDS = "records"  # each size counts the same
-
-
-class EachSize(StrEnum):
-    """Which subsets of a size ``TaskSampling`` computes for a record."""
-
-    ONE = "one"
-    DISJOINT = "disjoint"
-    ALL = "all"
+TaskWeights = Literal["tasks", "records"]
+"""The weight of a subset in a loss: each of the 2^n - 1 subsets counts the same, or each size."""
+EachSize = Literal["one", "disjoint", "all"]
+"""Which subsets of a size are computed for a record."""
 
 
 def draws(names: RoundNames, rows: Rows, numbers: int, purpose: str) -> Tensor:
@@ -34,7 +24,7 @@ def draws(names: RoundNames, rows: Rows, numbers: int, purpose: str) -> Tensor:
     return torch.from_numpy(uniform(words).reshape(rows.total, numbers)[rows.start : rows.start + len(rows.ids)])
 
 
-def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, each_size: EachSize = EachSize.ONE) -> Tensor:
+def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, each_size: EachSize = "one") -> Tensor:
     """(K·B, M) bool: K subsets of the holders of each row, one after the other, by size; none if the row has too few.
 
     Args:
@@ -50,7 +40,7 @@ def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, each_size: EachS
     place = torch.empty_like(order).scatter_(2, order, torch.arange(parties, device=order.device).expand_as(order))
     sizes, blocks = (x.to(there.device).unsqueeze(1) for x in _slots(parties, each_size))
     enough = there.sum(1).view(records, 1, 1) >= sizes * (blocks + 1)
-    if each_size == EachSize.ONE:
+    if each_size == "one":
         drawn = place < sizes
     else:  # one order of the holders for each size, cut into blocks of this size
         drawn = place[:, sizes[:, 0] - 1].div(sizes, rounding_mode="floor") == blocks
@@ -64,7 +54,7 @@ def every_subset(there: Tensor) -> Tensor:
     return (subsets & whole).reshape(-1, there.shape[1])
 
 
-def size_weights(holders: Tensor, parties: int, weights: TaskWeights, each_size: EachSize = EachSize.ONE) -> Tensor:
+def size_weights(holders: Tensor, parties: int, weights: TaskWeights, each_size: EachSize = "one") -> Tensor:
     """(K·B,) float32: K times the weight of each copy, copies in turn, so that the mean over all rows is the loss.
 
     Args:
@@ -94,9 +84,9 @@ def _subsets_by_size(parties: int) -> Tensor:
 
 def _subsets_of_size(holders: int, size: int, each_size: EachSize) -> int:
     """The number of subsets of a size that are computed for a record."""
-    if each_size == EachSize.ONE:
+    if each_size == "one":
         return 1
-    return holders // size if each_size == EachSize.DISJOINT else comb(holders, size)
+    return holders // size if each_size == "disjoint" else comb(holders, size)
 
 
 @cache
@@ -107,8 +97,8 @@ def _weights_of_copies(parties: int, weights: TaskWeights, each_size: EachSize) 
     for n in range(1, parties + 1):
         for copy, (k, block) in enumerate(zip(sizes.tolist(), blocks.tolist(), strict=True)):
             alike = _subsets_of_size(n, k, each_size)
-            if k <= n and (block < alike or each_size == EachSize.ALL):
-                share = comb(n, k) / ((1 << n) - 1) if weights == TaskWeights.TASKS else 1 / n
+            if k <= n and (block < alike or each_size == "all"):
+                share = comb(n, k) / ((1 << n) - 1) if weights == "tasks" else 1 / n
                 table[n, copy] = len(sizes) * (share / alike)
     return table
 

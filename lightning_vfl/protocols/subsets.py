@@ -8,8 +8,7 @@ through the aggregator and the top in one call.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
-from typing import Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -32,14 +31,8 @@ from lightning_vfl.simulation.draws import uniforms
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.types import Roll, Roster, RoundNames, VerticalBatch, joint_rows
 
+DropBy = Literal["record", "round"]
 MOST_FOR_ALL = 8  # parties for which all subsets are computed: 255 copies of a batch
-
-
-class DropBy(StrEnum):
-    """What ``DropParties`` draws for."""
-
-    RECORD = "record"
-    ROUND = "round"
 
 
 class Subsets(Rebuildable, ABC):
@@ -48,7 +41,12 @@ class Subsets(Rebuildable, ABC):
     Laws, tested for every subclass: the draws are a function of (seed, stage, round) and of the position in the joint
     batch; every row has at least one party that is included and holds the record, if there is one; no party enters a
     row that it does not hold.
+
+    Attributes:
+        repeats: whether ``rows`` computes a record several times, so that it has several gradients in a round.
     """
+
+    repeats: ClassVar[bool] = False
 
     @abstractmethod
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
@@ -70,14 +68,9 @@ class Subsets(Rebuildable, ABC):
         """
 
     @property
-    @abstractmethod
-    def repeats(self) -> bool:
-        """Whether ``rows`` computes a record several times, so that it has several gradients in a round."""
-
-    @property
-    @abstractmethod
     def absences(self) -> tuple[FaultModel, ...]:
-        """Absences that the server announces in training, for subsets of whole rounds."""
+        """Absences that the server announces in training, for subsets of whole rounds; default: none."""
+        return ()
 
     __repr__ = printed
 
@@ -90,14 +83,6 @@ class Everybody(Subsets):
 
     def check(self, aggregator: Aggregator, missing: MissingPolicy, roster: Roster) -> None:
         return
-
-    @property
-    def repeats(self) -> bool:
-        return False
-
-    @property
-    def absences(self) -> tuple[FaultModel, ...]:
-        return ()
 
 
 class DropParties(Subsets):
@@ -120,18 +105,17 @@ class DropParties(Subsets):
         DropParties(p=0.3, keep=(0,), by='record')
     """
 
-    def __init__(self, p: float, keep: Sequence[int] | None = None, by: Literal["record", "round"] = "record") -> None:
+    def __init__(self, p: float, keep: Sequence[int] | None = None, by: DropBy = "record") -> None:
         self.p = float(within("p", p, 0, below=1))
         self.keep = None if keep is None else tuple(int(party) for party in keep)
-        self.by = one_of("by of DropParties", str(by), map(str, DropBy))
-        self._rounds = (DroppedRounds(self.p, self.keep),) if self.by == DropBy.ROUND else ()
+        self.by = one_of("by of DropParties", by, get_args(DropBy))
+        self._rounds = (DroppedRounds(self.p, self.keep),) if self.by == "round" else ()
 
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
-        if self.by == DropBy.ROUND:
+        if self.by == "round":
             return batch
         there = roll.holders(batch.record_ids, batch.present)
-        kept = torch.zeros(there.shape[1], dtype=torch.bool, device=there.device)
-        kept[list(always_kept(self.keep, roster))] = True
+        kept = always_kept(self.keep, roster).to(there.device)
         drawn = draws(names, joint_rows(batch), there.shape[1], "drop").to(there.device)
         present = there & ((drawn >= self.p) | kept)
         # if all would be left out, the party with the largest draw stays: it is uniform among those that are there
@@ -140,18 +124,10 @@ class DropParties(Subsets):
         return batch._replace(present=torch.where(present.any(1, keepdim=True), present, alone))
 
     def check(self, aggregator: Aggregator, missing: MissingPolicy, roster: Roster) -> None:
-        if strange := [party for party in self.keep or () if not 0 <= party < roster.parties]:
-            raise ConfigurationError(
-                f"keep of DropParties names party {strange[0]}, but the parties are 0 to {roster.parties - 1}; correct "
-                "its number"
-            )
-        if self.by == DropBy.RECORD:
-            _refuse_hidden(self, aggregator, "DropParties with by: round")
-            _refuse_stand_in(self, missing)
-
-    @property
-    def repeats(self) -> bool:
-        return False
+        for party in self.keep or ():
+            within("a party of keep", party, 0, roster.parties - 1, whole=True)
+        if self.by == "record":
+            _refuse_hidden(self, aggregator, missing)
 
     @property
     def absences(self) -> tuple[FaultModel, ...]:
@@ -190,44 +166,36 @@ class TaskSampling(Subsets):
         weights here sum its C(n-1, k-1)/k over the k heads of a subset.
     """
 
+    repeats = True
+
     def __init__(
         self,
-        weights: Literal["tasks", "records"] = "tasks",
-        each_size: Literal["one", "disjoint", "all"] = "one",
+        weights: TaskWeights = "tasks",
+        each_size: EachSize = "one",
     ) -> None:
-        self.weights = one_of("weights of TaskSampling", str(weights), map(str, TaskWeights))
-        self.each_size = one_of("each_size of TaskSampling", str(each_size), map(str, EachSize))
+        self.weights = one_of("weights of TaskSampling", weights, get_args(TaskWeights))
+        self.each_size = one_of("each_size of TaskSampling", each_size, get_args(EachSize))
 
     def rows(self, batch: VerticalBatch, names: RoundNames, roll: Roll, roster: Roster) -> VerticalBatch:
-        there, each_size = roll.holders(batch.record_ids, batch.present), EachSize(self.each_size)
-        if each_size == EachSize.ALL:
+        there = roll.holders(batch.record_ids, batch.present)
+        weights = size_weights(there.sum(1), there.shape[1], self.weights, self.each_size)
+        if self.each_size == "all":
             present = every_subset(there)
+            weights = weights * present.any(1)  # it counts if all its members hold the record, which n does not say
         else:
-            present = sampled_sizes(there, names, joint_rows(batch), each_size)
-        weights = size_weights(there.sum(1), there.shape[1], TaskWeights(self.weights), each_size)
-        if each_size == EachSize.ALL:  # a subset counts if all its members hold the record, which n does not say
-            weights = weights * present.any(1)
+            present = sampled_sizes(there, names, joint_rows(batch), self.each_size)
         copies = len(present) // len(there)
         if batch.weights is not None:
             weights = weights * batch.weights.repeat(copies)
         return repeated(batch, copies, present, weights)
 
     def check(self, aggregator: Aggregator, missing: MissingPolicy, roster: Roster) -> None:
-        if self.each_size == EachSize.ALL and roster.parties > MOST_FOR_ALL:
+        if self.each_size == "all" and roster.parties > MOST_FOR_ALL:
             raise ConfigurationError(
                 f"each_size: all computes each record for {2**roster.parties - 1} subsets of {roster.parties} parties, "
                 f"and works with up to {MOST_FOR_ALL} parties; use each_size: disjoint"
             )
-        _refuse_hidden(self, aggregator, "DropParties with by: round")
-        _refuse_stand_in(self, missing)
-
-    @property
-    def repeats(self) -> bool:
-        return True
-
-    @property
-    def absences(self) -> tuple[FaultModel, ...]:
-        return ()
+        _refuse_hidden(self, aggregator, missing)
 
 
 class DroppedRounds(FaultModel):
@@ -254,8 +222,7 @@ class DroppedRounds(FaultModel):
 
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
         drawn = torch.from_numpy(uniforms(seed, request // 2, roster.parties, "who").copy())
-        there = drawn >= self.p
-        there[list(always_kept(self.keep, roster))] = True
+        there = (drawn >= self.p) | always_kept(self.keep, roster)
         if not there.any():
             there[int(drawn.argmax())] = True
         return replace(RoundOutcome.nothing(roster), announced=there)
@@ -267,24 +234,25 @@ class DroppedRounds(FaultModel):
 # ---- what subsets share
 
 
-def always_kept(keep: tuple[int, ...] | None, roster: Roster) -> tuple[int, ...]:
-    """The parties that are never left out; if ``keep`` says nothing, the active party."""
+def always_kept(keep: tuple[int, ...] | None, roster: Roster) -> Tensor:
+    """(M,) bool, the parties that are never left out; if ``keep`` says nothing, the active party."""
     usual = () if roster.active is None else (roster.active,)
-    return usual if keep is None else keep
+    kept = torch.zeros(roster.parties, dtype=torch.bool)
+    kept[list(usual if keep is None else keep)] = True
+    return kept
 
 
-def _refuse_hidden(subsets: Subsets, aggregator: Aggregator, instead: str) -> None:
+def _refuse_hidden(subsets: Subsets, aggregator: Aggregator, missing: MissingPolicy) -> None:
+    """Refuse an aggregator that hides uploads, and a policy that replaces them."""
+    name = type(subsets).__name__
     if aggregator.wire is not None:
         raise ConfigurationError(
-            f"subsets: {type(subsets).__name__} computes several subsets of one round's embeddings, which "
-            f"{type(aggregator).__name__} hides or changes (the difference of two nested sums is one party's "
-            f"embedding); use {instead}, or the aggregator Mean, Sum, Max or Concat"
+            f"subsets: {name} computes several subsets of one round's embeddings, which {type(aggregator).__name__} "
+            "hides or changes (the difference of two nested sums is one party's embedding); use DropParties with by: "
+            "round, or the aggregator Mean, Sum, Max or Concat"
         )
-
-
-def _refuse_stand_in(subsets: Subsets, missing: MissingPolicy) -> None:
     if missing.stand_in is not None:
         raise ConfigurationError(
-            f"subsets: {type(subsets).__name__} leaves absent parties out of the aggregate, but missing: "
-            f"{type(missing).__name__} replaces them; use missing: Exclude or Skip"
+            f"subsets: {name} leaves absent parties out of the aggregate, but missing: {type(missing).__name__} "
+            "replaces them; use missing: Exclude or Skip"
         )

@@ -13,7 +13,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Stale, Zeros
 from lightning_vfl.protocols import DropParties, Everybody, LaserVFL, TaskSampling
 from lightning_vfl.protocols.laser import head_weights
-from lightning_vfl.protocols.subset_copies import EachSize, TaskWeights, sampled_sizes, size_weights
+from lightning_vfl.protocols.subset_copies import sampled_sizes, size_weights
 from lightning_vfl.types import Joint, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
 from tests.subjects import Blobs, same, split, trainer
 
@@ -50,7 +50,7 @@ def test_disjoint_subsets_divide_the_holders_and_every_subset_is_equally_likely(
     rows = 4000
     there = torch.ones(rows, 5, dtype=torch.bool)
     there[rows // 2 :, 2] = False  # half of the records have four holders
-    drawn = sampled_sizes(there, NAMES, Rows(torch.arange(rows), 0, rows), EachSize.DISJOINT).view(-1, rows, 5)
+    drawn = sampled_sizes(there, NAMES, Rows(torch.arange(rows), 0, rows), "disjoint").view(-1, rows, 5)
     assert len(drawn) == 5 + 2 + 1 + 1 + 1
     for holders, own in (((0, 1, 2, 3, 4), drawn[:, : rows // 2]), ((0, 1, 3, 4), drawn[:, rows // 2 :])):
         copies = iter(own)
@@ -94,14 +94,14 @@ def test_only_holders_enter_and_a_size_above_their_number_has_weight_zero():
 def test_the_expected_loss_is_the_mean_over_all_subsets(n):
     """The loss of a subset, times its weight and its probability, summed: by enumeration, for any loss."""
     loss_of = {s: torch.rand(()).item() for k in range(1, n + 1) for s in combinations(range(n), k)}
-    weights = size_weights(torch.tensor([n]), 4, TaskWeights.TASKS) / 4
+    weights = size_weights(torch.tensor([n]), 4, "tasks") / 4
     by_size = [sum(loss_of[s] for s in combinations(range(n), k)) / comb(n, k) for k in range(1, n + 1)]
     expected = sum(w.item() * loss for w, loss in zip(weights, by_size, strict=False))
     assert expected == pytest.approx(sum(loss_of.values()) / len(loss_of))
-    records = size_weights(torch.tensor([n]), 4, TaskWeights.RECORDS) / 4
+    records = size_weights(torch.tensor([n]), 4, "records") / 4
     assert records.tolist() == pytest.approx([1 / n] * n + [0] * (4 - n))
     sizes = [1, 1, 1, 1, 2, 2, 3, 4]  # of the disjoint subsets of four parties
-    disjoint = size_weights(torch.tensor([n]), 4, TaskWeights.TASKS, EachSize.DISJOINT) / 8
+    disjoint = size_weights(torch.tensor([n]), 4, "tasks", "disjoint") / 8
     for k in range(1, 5):
         own = [w for w, size in zip(disjoint.tolist(), sizes, strict=True) if size == k]
         used = n // k
@@ -258,7 +258,6 @@ def test_rounds_without_parties_work_where_uploads_are_hidden(tmp_path):
         (lambda: DropParties(0.1, by="week"), "'record' or 'round'; got 'week'"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: TaskSampling("size"), "'tasks' or 'records'; got 'size'"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: TaskSampling(each_size="two"), "'one', 'disjoint' or 'all'; got 'two'"),  # type: ignore[arg-type]  # wrong on purpose
-        (lambda: LaserVFL(by="week"), "'record' or 'batch'; got 'week'"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: LaserVFL(MaskedSum()), "use Mean, Sum or Max"),
     ],
 )
@@ -270,7 +269,7 @@ def test_settings_that_cannot_be(make, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"subsets": DropParties(0.1, keep=[7])}, "names party 7, but the parties are 0 to 2"),
+        ({"subsets": DropParties(0.1, keep=[7])}, "a party of keep must be a whole number from 0 to 2; got 7"),
         ({"aggregator": MaskedSum(), "subsets": TaskSampling()}, "use DropParties with by: round"),
         ({"aggregator": PoissonBinomial(), "subsets": DropParties(0.1)}, "use DropParties with by: round"),
         ({"aggregator": LocalGaussian(), "subsets": TaskSampling()}, "Mean, Sum, Max or Concat"),
