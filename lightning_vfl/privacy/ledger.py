@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VERSION = 2
-READABLE = (1, 2)  # version 1 has no ids: its records are known by their positions in the training records
 
 
 class Sum(NamedTuple):
@@ -128,7 +127,7 @@ class PrivacyLedger:
             place: the folder, or the file if its name ends in ``.jsonl``.
             accountant: of the N records.
             whole: see the class.
-            known: the ids of the N records; None: they are known by their positions alone.
+            known: the ids of the N records; None: N is 0, or they are named later.
             after: see the class.
         """
         run = secrets.token_hex(8)
@@ -173,7 +172,7 @@ class PrivacyLedger:
             after = str(head.get("after", ""))
             records = int(head["records"])
             whole = bool(head["whole"])
-            known = KnownRecords(str(head.get("key", run * 2)))
+            known = KnownRecords(str(head["key"]))
             for line in lines[1:]:
                 number += 1
                 entry: dict[str, Any] = json.loads(line)
@@ -200,11 +199,11 @@ class PrivacyLedger:
                     case _:
                         raise ValueError("not a line of a ledger")
         except (LookupError, ValueError, TypeError, zlib.error) as error:
-            if version in READABLE:
+            if version == VERSION:
                 raise ConfigurationError(
                     f"line {number} of the privacy ledger {path} is damaged; restore the file from a copy"
                 ) from error
-        if version not in READABLE:
+        if version != VERSION:
             raise ConfigurationError(
                 f"the privacy ledger {path} has version {version}, but this toolkit reads {VERSION}; use the version "
                 "of lightning_vfl that wrote it"

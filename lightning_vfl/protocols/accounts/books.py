@@ -74,7 +74,6 @@ class PrivacyBooks:
     _near: Path | None = None  # the file of the loaded checkpoint
     _resumed: bool = False  # whether the counts came from a checkpoint
     _read_only: bool = False  # whether the ledger was read with a checkpoint, and is not open for writing
-    _carried: str = ""  # the run of an older ledger, whose charges begin that of a seat
     _beside: "PrivacyBooks | None" = None  # holds the ledger of the seat for notes, while nothing is charged
 
     def open(
@@ -114,14 +113,13 @@ class PrivacyBooks:
                 + ("(ledger: in seat.yaml)" if self.seat is not None else "(privacy_ledger)")
             )
         if self.ledger is None and (folder is not None or self.seat is not None):
-            place, after = (folder, "") if self.seat is None else (self.seat.path, self.seat.after or self._carried)
+            place, after = (folder, "") if self.seat is None else (self.seat.path, self.seat.after)
             whole = not self._resumed or self.seat is not None
-            known = self.known if len(self.known) else None
-            self.ledger = PrivacyLedger.begin(place or Path(), self.accountant, whole, known, after)
+            self.ledger = PrivacyLedger.begin(place or Path(), self.accountant, whole, self.known, after)
             self.known, self._known = self.ledger.known, self._reference()
         words = self._in_words(ids) if self.seat is not None else None
         if names:
-            self._name(ids, trains)
+            self._name(ids)
         return words
 
     def notes(self, run: str = "") -> PrivacyLedger | None:
@@ -279,12 +277,9 @@ class PrivacyBooks:
             return
         self.accountant = PrivacyAccountant(state["records"])
         self.accountant.load_state_dict(state)
-        if "names" in state:  # an older checkpoint knows its records by their positions
-            self.known = KnownRecords(state["names"]["key"], state["names"]["hashes"].cpu().numpy())
-            self.trained = state["trained"].cpu().numpy()
-            self.clear = state["clear"].cpu().numpy()
-        else:
-            self.trained = state["counts"].cpu().numpy().any(axis=0)
+        self.known = KnownRecords(state["names"]["key"], state["names"]["hashes"].cpu().numpy())
+        self.trained = state["trained"].cpu().numpy()
+        self.clear = state["clear"].cpu().numpy()
         if (path := self._find()) is not None:
             self._take(*PrivacyLedger.read(path))
             self._read_only = True
@@ -327,11 +322,9 @@ class PrivacyBooks:
                 )
             self._start_over()  # the file is lost, and the user says so
             return
-        path = self._find() if self.seat is not None or ledger in ("auto", "lost") else Path(ledger)
-        if path is not None:
+        named = self.seat is None and ledger not in ("auto", "lost")
+        if (path := Path(ledger) if named else self._find()) is not None:
             self._take(*PrivacyLedger.resume(path.absolute()))
-            if self.seat is not None and self.ledger is not None:  # as older versions kept it, beside the run
-                self._carried, self.ledger = self.ledger.run, None
             return
         if self._known is not None:
             if ledger != "lost":
@@ -370,36 +363,19 @@ class PrivacyBooks:
         self.trained, self.clear = ledger.trained, ledger.clear
         self._known = self._reference()
 
-    def _name(self, ids: "Ids", trains: bool) -> None:
-        """Give unknown records places in the account.
-
-        Raises:
-            ConfigurationError: if the account has records without ids, which may be these.
-        """
-        if self.accountant is None:
-            return
-        unnamed = self.accountant.records - len(self.known)
-        if unnamed and not (trains and unnamed == len(ids)):
-            raise ConfigurationError(
-                f"the privacy ledger {self._where()} is for {self.accountant.records:,} records without ids, but this "
-                f"run has {len(ids):,}; resume the fit on its training records once, which adds their ids"
-            )
-        hashes = self.known.hashed(ids)
-        new = hashes if unnamed else self.known.unknown(hashes)
-        if not len(new):
+    def _name(self, ids: "Ids") -> None:
+        """Give unknown records places in the account."""
+        new = self.known.unknown(self.known.hashed(ids))
+        if self.accountant is None or not len(new):
             return
         if self.ledger is not None:
             self.ledger.name(new)
         self.known.add(new)
-        self.accountant.grow(max(self.accountant.records, len(self.known)))
+        self.accountant.grow(len(self.known))
 
     def _are_others(self, ids: "Ids") -> bool:
         """Whether none of these records is in the account, which has some."""
-        if self.accountant is None or not self.accountant.records:
-            return False
-        if not len(self.known):
-            return self.accountant.records != len(ids)
-        return bool((self.known.positions(self.known.hashed(ids)) < 0).all())
+        return len(self.known) > 0 and bool((self.known.positions(self.known.hashed(ids)) < 0).all())
 
     def _charged(self) -> bool:
         return self.accountant is not None and bool(self.accountant.state_dict()["events"])
@@ -426,7 +402,7 @@ class PrivacyBooks:
 
     def _find(self) -> Path | None:
         """The known ledger: at its old path, or in the checkpoint's folder or one of the two folders above it."""
-        if self._known is None or (self.seat is not None and self.seat.path.exists()):
+        if self._known is None or self.seat is not None:
             return None
         name = PrivacyLedger.file_name(self._known["run"])
         beside = [] if self._near is None else [folder / name for folder in list(self._near.absolute().parents)[:3]]
