@@ -1,8 +1,10 @@
-"""What reading tables costs: three parties' CSV files of a million records and eight columns each, until ready.
+"""What reading tables costs, beside a bare ``pyarrow.csv`` and beside pandas with scikit-learn.
 
-The files are made up, with the ids of each in an order of its own. Every measurement is a process of its own, which
-sets up training and validation records once, in memory or on the disk; its CPU seconds and its largest memory include
-Python and all imports.
+Made-up CSV files: three parties of a million records and eight columns of numbers each, with the ids of each in an
+order of its own; and one table of 300,000 records with nine columns of numbers and eight of texts. Every measurement
+is a process of its own. ``CPU s`` is what the work takes of both cores after all imports, ``GB`` the largest memory of
+the process with them. ``read``: the cells of all files are in memory; ``ready``: they are joined on the ids, scaled
+and one-hot encoded, and training can begin.
 
     python -m benchmarks.tables [--json FILE] [--records N] [--columns F]
 """
@@ -19,19 +21,60 @@ import pandas as pd
 from benchmarks.harness import Goal, arguments, report
 
 PARTIES, RECORDS, COLUMNS = 3, 1_000_000, 8
-CPU_SECONDS, GIGABYTES = 12.0, 1.0  # for a million records and eight columns
+MIXED_RECORDS, MIXED_NUMBERS, MIXED_TEXTS = 300_000, 9, 8
+GIGABYTES = 1.0  # for a million records and eight columns
+READ_GOAL, READY_GOAL = 1.3, 4.0  # over bare pyarrow
 
-_SETUP = """
-import json, resource, sys
+# what each process runs: `tables` is party -> file; `work_dir` may be empty
+PYARROW = """
+from pyarrow import csv
+def work():
+    return [csv.read_csv(path) for path in tables.values()]
+"""
+READ = """
+import pandas
+from lightning_vfl.datamodules.records.party_tables import CSVForm
+from lightning_vfl.datamodules.records.table_files import read_table
+def work():
+    return [read_table(Path(path), party, "id", CSVForm()) for party, path in tables.items()]
+"""
+SCIKIT = """
+import pandas, sklearn.compose, sklearn.impute, sklearn.pipeline, sklearn.preprocessing, torch
+def work():
+    first, *others = [pandas.read_csv(path, index_col="id") for path in tables.values()]
+    joined = first.join(others, how="inner") if others else first
+    labels, features = joined.pop("y"), joined
+    numbers = sklearn.pipeline.make_pipeline(sklearn.impute.SimpleImputer(), sklearn.preprocessing.StandardScaler())
+    texts = sklearn.preprocessing.OneHotEncoder(sparse_output=False, dtype="float32")
+    of_kind = sklearn.compose.make_column_selector
+    columns = sklearn.compose.make_column_transformer(
+        (numbers, of_kind(dtype_include="number")), (texts, of_kind(dtype_exclude="number"))
+    )
+    return torch.from_numpy(columns.fit_transform(features).astype("float32")), torch.from_numpy(labels.to_numpy())
+"""
+READY = """
+import pandas, torch
 from lightning_vfl.datamodules import CSVTables
-tables, preprocess, work_dir = json.loads(sys.argv[1]), sys.argv[2] or None, sys.argv[3] or None
-CSVTables(tables, "party0", "y", preprocess=preprocess, work_dir=work_dir).setup("fit")
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6]))
+def work():
+    data = CSVTables(tables, "party0", "y", preprocess="auto", work_dir=work_dir or None)
+    data.setup("fit")
+    return data
+"""
+PROCESS = """
+import json, resource, sys
+from pathlib import Path
+tables, work_dir = json.loads(sys.argv[1]), sys.argv[2]
+{program}
+def seconds():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+before = seconds()
+kept = work()
+print(json.dumps([seconds() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6]))
 """
 
 
-def write(folder: Path, records: int, columns: int) -> dict[str, str]:
+def write_parties(folder: Path, records: int, columns: int) -> dict[str, str]:
     """Party -> its file of random numbers; the first party has the labels."""
     draw = np.random.Generator(np.random.PCG64(0))
     files = {}
@@ -46,9 +89,24 @@ def write(folder: Path, records: int, columns: int) -> dict[str, str]:
     return files
 
 
-def measure(files: dict[str, str], preprocess: str, work_dir: str) -> tuple[float, float]:
-    """CPU seconds and gigabytes of a process that sets the tables up; ``work_dir`` empty: in memory."""
-    command = [sys.executable, "-c", _SETUP, json.dumps(files), preprocess, work_dir]
+def write_mixed(folder: Path) -> dict[str, str]:
+    """One party, with numbers, texts of eight kinds and the labels."""
+    draw = np.random.Generator(np.random.PCG64(1))
+    table = pd.DataFrame({"id": draw.permutation(MIXED_RECORDS)})
+    for column in range(MIXED_NUMBERS):
+        table[f"number{column}"] = draw.normal(size=MIXED_RECORDS).astype(np.float32)
+    kinds = np.array(["monday", "tuesday", "basic", "family", "north", "south", "yellow", "green"])
+    for column in range(MIXED_TEXTS):
+        table[f"text{column}"] = draw.choice(kinds, MIXED_RECORDS)
+    table["y"] = draw.integers(0, 2, MIXED_RECORDS)
+    path = folder / "mixed.csv"
+    table.to_csv(path, index=False)
+    return {"party0": str(path)}
+
+
+def measure(program: str, files: dict[str, str], work_dir: str = "") -> tuple[float, float]:
+    """CPU seconds and gigabytes of a process that runs the program."""
+    command = [sys.executable, "-c", PROCESS.format(program=program), json.dumps(files), work_dir]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     seconds, gigabytes = json.loads(done.stdout.splitlines()[-1])
     return seconds, gigabytes
@@ -59,15 +117,38 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--columns", type=int, default=COLUMNS)
     given = parser.parse_args()
-    rows, goals = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        files = write(Path(folder), given.records, given.columns)
-        for preprocess, work_dir in (("", ""), ("auto", ""), ("auto", folder)):
-            seconds, gigabytes = measure(files, preprocess, work_dir)
-            name, place = preprocess or "none", "on the disk" if work_dir else "in memory"
-            rows.append({"preprocess": name, "where": place, "CPU s": seconds, "GB": gigabytes})
-            goals.append(Goal(f"CPU seconds, preprocess {name}, {place}", seconds, CPU_SECONDS))
-            goals.append(Goal(f"gigabytes, preprocess {name}, {place}", gigabytes, GIGABYTES))
+    measured: dict[tuple[str, str], tuple[float, float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        parties = write_parties(folder, given.records, given.columns)
+        mixed = write_mixed(folder)
+        for tables, files in (("three tables of numbers", parties), ("a table with texts", mixed)):
+            for what, program, work_dir in (
+                ("read, pyarrow.csv", PYARROW, ""),
+                ("read, lightning_vfl", READ, ""),
+                ("ready, pandas and scikit-learn", SCIKIT, ""),
+                ("ready, lightning_vfl", READY, ""),
+                ("ready, lightning_vfl on the disk", READY, name),
+            ):
+                measured[tables, what] = measure(program, files, work_dir)
+    rows = [
+        {"tables": tables, "what": what, "CPU s": seconds, "GB": gigabytes, "/ pyarrow": seconds / bare}
+        for (tables, what), (seconds, gigabytes) in measured.items()
+        for bare in [measured[tables, "read, pyarrow.csv"][0]]
+    ]
+    over_pyarrow = {(row["tables"], row["what"]): row["/ pyarrow"] for row in rows}
+    goals = [
+        Goal("reading over pyarrow.csv", over_pyarrow["three tables of numbers", "read, lightning_vfl"], READ_GOAL),
+        Goal(
+            "ready over pyarrow.csv, with texts", over_pyarrow["a table with texts", "ready, lightning_vfl"], READY_GOAL
+        ),
+        Goal("gigabytes, in memory", measured["three tables of numbers", "ready, lightning_vfl"][1], GIGABYTES),
+        Goal(
+            "gigabytes, on the disk",
+            measured["three tables of numbers", "ready, lightning_vfl on the disk"][1],
+            GIGABYTES,
+        ),
+    ]
     report(rows, goals, given.json)
 
 

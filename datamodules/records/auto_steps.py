@@ -13,7 +13,7 @@ from .category_steps import FillText, OneHotCategories, texts_of
 from .column_steps import Step
 from .date_steps import DatePart, DateParts, dates_of, formats_of, has_times
 from .number_steps import Fill, ReadBooleans, ReadNumbers, Strategy, Texts
-from .party_tables import TRUTHS, as_numbers, refuse_several
+from .party_tables import CODE, TRUTHS, as_numbers, by_text, refuse_several
 from .written_numbers import MARKS, decimal_of, looks_numeric, of_one_form, written_numbers
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ MOST = 30
 _MOSTLY = 0.8  # share of numbers from which on words among them are read as missing
 _PARTLY = 0.5  # the same, for a column that would otherwise lose its numbers
 _MISSING = "(missing)"
-_CODE = r"\s*[-+]?0[0-9]"  # 007 is a code, no number
 _TIMES_EACH = 20  # records for each different whole number from which on the numbers may be codes
 
 
@@ -123,16 +122,18 @@ def _of_texts(
         decimal: the decimal mark; empty: found here.
         where: the column and the party, for errors.
     """
-    texts = filled.astype(str).str.strip()
-    marks = texts.str.lower().isin(MARKS).to_numpy(dtype=np.bool_)
-    codes = texts.str.match(_CODE).to_numpy(dtype=np.bool_)
+    import pandas as pd
+
+    texts = pd.Series(texts_of(filled), filled.index, dtype=str)
+    marks = by_text(texts, lambda cells: cells.str.lower().isin(MARKS).to_numpy(dtype=np.bool_))
+    codes = by_text(texts, lambda cells: cells.str.match(CODE).to_numpy(dtype=np.bool_))
     numbers, mark = _numbers(filled, every, decimal, where)
     if (codes & ~np.isnan(numbers)).any() and not np.isnan(numbers[~marks]).any():
         return _categories(len(different), len(filled))
     numeric = ~np.isnan(numbers) & ~codes
     others = texts[~numeric & ~marks]
     values = int((~marks).sum())
-    digits = others[others.str.contains(r"\d")]
+    digits = others[by_text(others, lambda cells: cells.str.contains(r"\d").to_numpy(dtype=np.bool_))]
     share = float(numeric.sum()) / max(values, 1)
     dropped = len(different) > MOST  # categories would be left out, or share a column
     if share >= _MOSTLY or (share >= _PARTLY and dropped and digits.empty):

@@ -12,6 +12,7 @@ from .column_encoder import Unseen, tell_unseen
 from .column_steps import Reader, TextFill, chosen
 from .number_steps import Strategy, describe_fill, refuse_cells
 from .one_hot import as_known, categories_of, one_hot
+from .party_tables import by_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +26,7 @@ def texts_of(column: "pd.Series[Any]") -> "NDArray[np.str_]":
     if is_float_dtype(column):
         cells = column.tolist()
         return np.array([str(int(cell)) if cell.is_integer() else str(cell) for cell in cells], dtype=np.str_)
-    texts: NDArray[np.str_] = column.astype(str).str.strip().to_numpy(dtype=np.str_)
-    return texts
+    return by_text(column.astype(str), lambda texts: texts.str.strip().to_numpy(dtype=np.str_))
 
 
 def _refuse_missing(column: "pd.Series[Any]", party: str) -> None:
@@ -133,13 +133,15 @@ class OneHotCategories(Reader):
 
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         _refuse_missing(column, party)
-        texts = as_known(texts_of(column), self.categories)
-        columns = one_hot(texts, self.categories)
+        columns = by_text(column, self._columns)
         other = columns.sum(1) == 0
         if not self.rare:
             encoded = "(other)" if self.unseen is Unseen.OWN else "zeros"
-            tell_unseen(texts[other], str(column.name), party, self.unseen, encoded)
+            tell_unseen(texts_of(column[other]), str(column.name), party, self.unseen, encoded)
         return np.column_stack([columns, other]) if self.unseen is Unseen.OWN else columns
+
+    def _columns(self, cells: "pd.Series[Any]") -> "NDArray[np.float64]":
+        return one_hot(as_known(texts_of(cells), self.categories), self.categories)
 
     def describe(self) -> str:
         return f"one-hot of {len(self.categories)} categories{', others share one' * (self.unseen is Unseen.OWN)}"

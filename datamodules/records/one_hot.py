@@ -14,8 +14,7 @@ _WHOLE = re.compile(r"^(-?\d+)\.0$")
 
 def categories_of(values: "NDArray[np.str_]") -> list[str]:
     """The different texts in sorted order."""
-    categories: list[str] = np.unique(values).tolist()
-    return categories
+    return sorted(set(values.tolist()))
 
 
 def one_hot(values: "NDArray[np.str_]", categories: Sequence[str]) -> "NDArray[np.float64]":

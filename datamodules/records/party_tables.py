@@ -1,7 +1,7 @@
 """The table of one party in a CSV or Parquet file: reading it, its ids, and its columns as numbers."""
 
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
@@ -24,6 +24,10 @@ MISSING += ["NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
 TRUTHS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "1": 1.0, "1.0": 1.0}
 """What true and false may be written as, in lower case."""
 TRUTHS |= {"false": 0.0, "no": 0.0, "f": 0.0, "n": 0.0, "0": 0.0, "0.0": 0.0}
+
+
+CODE = r"\s*[-+]?0[0-9]"
+"""How the text of a code begins: 007 is no number."""
 
 
 class PartyTable(Protocol):
@@ -254,7 +258,10 @@ def _as_classes(column: "pd.Series[Any]", party: str, trained: Sequence[int | st
     texts = None if is_numeric_dtype(column) and not is_bool_dtype(column) else column.astype(str)
     if trained and all(isinstance(name, int) for name in trained):
         column = column if texts is None else texts
-    elif texts is not None and (as_numbers(texts).isna().all() or texts.str.match(r"\s*[-+]?0[0-9]").any()):
+    elif texts is not None and (
+        as_numbers(texts).isna().all()
+        or by_text(texts, lambda cells: cells.str.match(CODE).to_numpy(dtype=np.bool_)).any()
+    ):
         return texts.to_numpy(dtype=np.str_)
     elif any(isinstance(name, str) for name in trained):
         return column.astype(str).to_numpy(dtype=np.str_)
@@ -385,13 +392,24 @@ def refuse_several(column: "pd.Series[Any]", party: str, fix: str) -> None:
         )
 
 
+def by_text(column: "pd.Series[Any]", read: "Callable[[pd.Series[Any]], NDArray[Any]]") -> "NDArray[Any]":
+    """(N, ...) what ``read`` makes of the cells; of a column of texts, it reads each different text once."""
+    import pandas as pd
+
+    if column.dtype == object or not pd.api.types.is_string_dtype(column):  # as objects, 1 and True are equal
+        return read(column)
+    places, texts = pd.factorize(column, use_na_sentinel=False)
+    return read(pd.Series(texts, dtype=column.dtype, name=column.name))[places]
+
+
 def as_numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """The column's numbers, NaN for text, dates and other values."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column):
         return column
-    return pd.to_numeric(column.astype(str), errors="coerce")
+    numbers = by_text(column.astype(str), lambda texts: pd.to_numeric(texts, errors="coerce").to_numpy())
+    return pd.Series(numbers, column.index, name=column.name)
 
 
 def numbers_of(column: "pd.Series[Any]", party: str, fix: str) -> "NDArray[np.float64]":
