@@ -66,7 +66,7 @@ def sums(aggregator, h, side=None):
     bound, view = aggregator.among(Roster.singles(len(h))), view_of(len(h), len(h[0]))
     view = replace(view, memory=open_round(bound.opening, bound.opening.empty_memory(view), view))
     server = ServerView(NAMES, view.roster, view.rows, Roll.everyone(len(h)), tuple(x.shape[1] for x in h))
-    sides = Sides(side or bound.wire.party_side(), bound.wire.server_side())
+    sides = Sides(bound.wire, side or bound.wire.party_side(), bound.wire.server_side())
     return Exchange(bound, Embeddings(tuple(h)), view, server, sides=sides).run()
 
 
