@@ -15,7 +15,7 @@ from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.datamodules.base import SplitName
 from lightning_vfl.datamodules.records.records import Records
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.testing.law import Law, LawBroken, require, require_close, require_same_bits
+from lightning_vfl.testing.law import Law, LawBroken, checked, laws_of, require, require_close, require_same_bits
 from lightning_vfl.types import VerticalBatch
 
 LABELLED: tuple[SplitName, ...] = ("train", "val", "test")
@@ -65,28 +65,22 @@ def _features(records: Records) -> tuple[Tensor, ...]:
     return records.rows(torch.arange(len(records)))
 
 
-def check_datamodule(make: Callable[[], VerticalDataModule]) -> None:
-    """Check all laws of a data set. All splits are loaded several times, so give a small one.
+def datamodule_laws(make: Callable[[], VerticalDataModule]) -> tuple[Law, ...]:
+    """The laws that ``check_datamodule`` checks, one object each; they load all splits several times: give a small set.
 
     Args:
         make: makes a new object with the same settings each time, for example the class itself.
-
-    Raises:
-        LawBroken: for the first law that is broken, with its name and the numbers.
-    """
-    for law in datamodule_laws(make):
-        law()
-
-
-def datamodule_laws(make: Callable[[], VerticalDataModule]) -> tuple[Law, ...]:
-    """The laws that ``check_datamodule`` checks, one object each.
 
     Examples:
         >>> from lightning_vfl.datamodules import Digits
         >>> [law.name for law in datamodule_laws(Digits)][:2]
         ['columns have one holder', 'shapes are those of the records']
     """
-    return tuple(Law(check, Subject(make), type(make()).__name__) for check in LAWS)
+    return laws_of(make(), Subject(make), LAWS)
+
+
+check_datamodule = checked(datamodule_laws)
+"""Check all laws of a data set; the arguments are those of ``datamodule_laws``."""
 
 
 # ---- the laws

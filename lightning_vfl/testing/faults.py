@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from lightning_vfl.simulation.faults import LEAST, FaultModel, RoundOutcome, differing
-from lightning_vfl.testing.law import Law, LawBroken, require
+from lightning_vfl.testing.law import Law, LawBroken, checked, laws_of, require
 from lightning_vfl.types import Roster
 
 
@@ -54,8 +54,8 @@ def _shared_outcome_of_its_own() -> Iterator[None]:
         RoundOutcome.nothing.cache_clear()
 
 
-def check_fault_model(model: FaultModel, roster: Roster | None = None, requests: int = 64, seed: int = 0) -> None:
-    """Check all laws of a fault model.
+def fault_laws(model: FaultModel, roster: Roster | None = None, requests: int = 64, seed: int = 0) -> tuple[Law, ...]:
+    """The laws that ``check_fault_model`` checks, one object each.
 
     Args:
         model: an object of your class.
@@ -63,23 +63,16 @@ def check_fault_model(model: FaultModel, roster: Roster | None = None, requests:
         requests: the number of requests that are sampled; give more if a fault is rare.
         seed: of the model.
 
-    Raises:
-        LawBroken: for the first law that is broken, with its name and the numbers.
-    """
-    for law in fault_laws(model, roster, requests, seed):
-        law()
-
-
-def fault_laws(model: FaultModel, roster: Roster | None = None, requests: int = 64, seed: int = 0) -> tuple[Law, ...]:
-    """The laws that ``check_fault_model`` checks, one object each, with the same arguments.
-
     Examples:
         >>> from lightning_vfl.simulation import PartyDropout
         >>> for law in fault_laws(PartyDropout(0.3, 0.5)):
         ...     law()
     """
-    subject = Subject(model, roster or Roster.singles(4), requests, seed)
-    return tuple(Law(check, subject, type(model).__name__) for check in LAWS)
+    return laws_of(model, Subject(model, roster or Roster.singles(4), requests, seed), LAWS)
+
+
+check_fault_model = checked(fault_laws)
+"""Check all laws of a fault model; the arguments are those of ``fault_laws``."""
 
 
 # ---- the laws

@@ -1,11 +1,14 @@
 """A law of a contract, and the comparisons that its failures are made of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
 
 
 class LawBroken(AssertionError):
@@ -46,6 +49,26 @@ class Law:
             raise LawBroken(f"{self.owner} breaks the law '{self.name}': {error}") from None
         except Exception as error:
             raise LawBroken(f"{self.owner} breaks the law '{self.name}': {type(error).__name__}: {error}") from error
+
+
+def laws_of(owner: object, subject: Any, checks: Iterable[Callable[[Any], None]]) -> tuple[Law, ...]:
+    """A law for each check of a subject; ``owner`` is the object under test."""
+    return tuple(Law(check, subject, type(owner).__name__) for check in checks)
+
+
+def checked(laws: Callable[P, Iterable[Law]]) -> Callable[P, None]:
+    """The function with the same arguments that checks all these laws.
+
+    Raises:
+        LawBroken: for the first law that is broken, with its name and the numbers.
+    """
+
+    @wraps(laws)
+    def check(*arguments: P.args, **settings: P.kwargs) -> None:
+        for law in laws(*arguments, **settings):
+            law()
+
+    return check
 
 
 def require(kept: bool, words: str) -> None:

@@ -8,7 +8,7 @@ from math import inf, isfinite, nan
 import torch
 from torch import Tensor
 
-from lightning_vfl.testing.law import Law, require
+from lightning_vfl.testing.law import Law, checked, laws_of, require
 from lightning_vfl.waiting import WaitingRule
 
 MOMENTS = (0.0, 0.5, 3.0, inf, nan)  # seconds; never, not called
@@ -39,29 +39,23 @@ class Subject:
         return closed
 
 
-def check_waiting_rule(rule: WaitingRule, parties: int = 3) -> None:
-    """Check all laws of a waiting rule, on all combinations of a few arrival times.
+def waiting_laws(rule: WaitingRule, parties: int = 3) -> tuple[Law, ...]:
+    """The laws that ``check_waiting_rule`` checks, one object each, on all combinations of a few arrival times.
 
     Args:
         rule: an object of your class.
         parties: M; the number of combinations grows fast.
-
-    Raises:
-        LawBroken: for the first law that is broken, with its name and the numbers.
-    """
-    for law in waiting_laws(rule, parties):
-        law()
-
-
-def waiting_laws(rule: WaitingRule, parties: int = 3) -> tuple[Law, ...]:
-    """The laws that ``check_waiting_rule`` checks, one object each, with the same arguments.
 
     Examples:
         >>> from lightning_vfl.waiting import Deadline
         >>> for law in waiting_laws(Deadline(1.0)):
         ...     law()
     """
-    return tuple(Law(check, Subject(rule, parties), type(rule).__name__) for check in LAWS)
+    return laws_of(rule, Subject(rule, parties), LAWS)
+
+
+check_waiting_rule = checked(waiting_laws)
+"""Check all laws of a waiting rule; the arguments are those of ``waiting_laws``."""
 
 
 # ---- the laws

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_vfl.datamodules import Part, Partitioner
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.testing.small_data import SmallClasses
+from tests.unit.testing.small_classes import SmallClasses
 
 EIGHT = np.arange(8)
 

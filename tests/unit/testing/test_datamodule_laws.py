@@ -8,8 +8,8 @@ import torch
 
 from lightning_vfl.datamodules import ContiguousColumns, Layout, LimitedOverlap, Part, Partitioner, Split
 from lightning_vfl.testing import LawBroken, check_datamodule, datamodule_laws
-from lightning_vfl.testing.small_data import SmallClasses
 from tests.subjects import Blobs, Values
+from tests.unit.testing.small_classes import SmallClasses
 
 
 class PartlyHeld(Blobs):

@@ -1,12 +1,9 @@
-"""A small data set in memory, and a quiet trainer, in which the laws of protocols are checked."""
+"""A small data set in memory, from which data sets that break a law are made."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import Trainer
 
 from lightning_vfl.datamodules import (
     ContiguousColumns,
@@ -43,17 +40,3 @@ class SmallClasses(VerticalDataModule):
         x = (torch.randn(3, 8, generator=generator) * 2)[y] + torch.randn(90, 8, generator=generator)
         rows = {name: slice(*_ENDS[name]) for name in names}
         return {name: Split(x[some], y[some], np.arange(1000, 1090)[some]) for name, some in rows.items()}
-
-
-def quiet_trainer(folder: Path, **settings: Any) -> Trainer:
-    """A trainer on the CPU without logger, bars and checkpoints of its own."""
-    usual: dict[str, Any] = {
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-        "default_root_dir": str(folder),
-    }
-    return Trainer(**(usual | settings))
