@@ -13,7 +13,7 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.audit.attacks.drift.served import StepRule
 from lightning_vfl.audit.transcript import Transcript, places
-from lightning_vfl.networks.depth import HiddenLayer
+from lightning_vfl.networks.depth import Depth
 from lightning_vfl.types import Roster
 
 
@@ -69,8 +69,7 @@ class Seen:
         seed: the run's seed, which is in the recipe.
         recipe: the optimiser of all parties and its first rate; None: it is no SGD or Adam.
         widths: (M,) the widths of the embeddings.
-        basis: for each party the number of columns that its bottom is linear in, without a constant; None: it is not.
-        hidden: for each party the one hidden layer of its bottom; None: it has none, or other layers.
+        depths: for each party the columns and the hidden layer of its bottom; None: it has other layers.
         inputs: what parties and server publish for predictions, by name; see the attacks that use it.
     """
 
@@ -87,8 +86,7 @@ class Seen:
     seed: int = 0
     recipe: tuple[StepRule, float] | None = None
     widths: tuple[int, ...] = ()
-    basis: Mapping[int, int | None] = field(default_factory=dict)
-    hidden: Mapping[int, HiddenLayer | None] = field(default_factory=dict)
+    depths: Mapping[int, Depth | None] = field(default_factory=dict)
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
 

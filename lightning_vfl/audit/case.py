@@ -10,7 +10,7 @@ from lightning_vfl.audit.attacks.drift.served import rule_of
 from lightning_vfl.audit.transcript import Transcript
 from lightning_vfl.audit.truth import Truth
 from lightning_vfl.downlinks.random_classes import RandomClasses
-from lightning_vfl.networks.depth import hidden_layer, linear_columns
+from lightning_vfl.networks.depth import depth_of
 from lightning_vfl.privacy.digits import rounded_up
 from lightning_vfl.protocols import VFLModule
 
@@ -67,8 +67,7 @@ class Case:
             module.seed,
             rule_of(optimizers[0], getattr(module, "decay", 0.0)) if optimizers else None,
             module.embedding_widths,
-            {party: linear_columns(bottom) for party, bottom in enumerate(module.bottoms.parties)},
-            {party: hidden_layer(bottom) for party, bottom in enumerate(module.bottoms.parties)},
+            {party: depth_of(bottom) for party, bottom in enumerate(module.bottoms.parties)},
             self.inputs,
         )
 

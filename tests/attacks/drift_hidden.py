@@ -96,7 +96,7 @@ def explained(guesses: Tensor, truth: Tensor) -> float:
 
 def attack(training: Training, activation: Literal["relu", "tanh"], hidden: int = 64) -> SmoothedFit:
     """The fit with the settings of the table."""
-    layer = HiddenLayer(training.columns.shape[1], hidden, activation, bias=True)
+    layer = HiddenLayer(hidden, activation, bias=True)
     return smoothed(training.served, layer, seed=1, seconds=SECONDS)
 
 

@@ -18,7 +18,7 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(sys.modules["lightning_vfl.audit.attacks.drift.smoothed"], "STEPS", 8)
 
 
-SMALL = HiddenLayer(2, 3, "relu", bias=True)
+SMALL = HiddenLayer(3, "relu", bias=True)
 RULES = [
     StepRule("sgd", weight_decay=0.1),
     StepRule("sgd", momentum=0.9, nesterov=True),
@@ -32,7 +32,7 @@ def test_with_the_true_columns_and_weights_the_unrolled_run_gives_the_uploads(ru
     served, truth, weights = train(
         "tanh", records=40, columns=(2, 3), hidden=6, width=5, epochs=3, batch=20, rate=0.02, rule=rule
     )
-    run = Unrolled(served, HiddenLayer(5, 6, "tanh", bias=True))
+    run = Unrolled(served, HiddenLayer(6, "tanh", bias=True))
     first, offsets, last, constants = zip(*weights, strict=True)
     parts = [truth, torch.block_diag(*first), torch.cat(offsets), torch.cat(last, 1), sum(constants) / 2]
     unknowns = torch.cat([part.reshape(-1) for part in (*parts, torch.zeros(run.redundant, dtype=torch.float64))])
@@ -41,7 +41,7 @@ def test_with_the_true_columns_and_weights_the_unrolled_run_gives_the_uploads(ru
 
 def test_the_fit_shows_more_than_the_uploads():
     served, truth, _ = train("tanh", records=40, columns=(3,), hidden=8, width=8, batch=20, epochs=3, rate=0.5, seed=2)
-    fit = smoothed(served, HiddenLayer(3, 8, "tanh", bias=True), seconds=60, iterations=20)
+    fit = smoothed(served, HiddenLayer(8, "tanh", bias=True), seconds=60, iterations=20)
     assert fit.complete
     assert fit.misfit < fit.first_misfit / 100
     assert correlation(fit.columns, truth) > correlation(served.shown(), truth) + 0.1

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lightning_vfl.networks import MLP, Linear, PolynomialNetwork
-from lightning_vfl.networks.depth import hidden_layer, linear_columns
+from lightning_vfl.networks.depth import depth_of, linear_columns
 
 WIDTH = 20  # more than there are columns
 
@@ -47,4 +47,4 @@ def test_other_networks_are_not_linear(network):
     "network", [nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2, bias=False)), Bent((4,), 3)]
 )
 def test_other_networks_have_no_hidden_layer(network):
-    assert hidden_layer(network) is None
+    assert depth_of(network) is None

@@ -167,15 +167,13 @@ def _layer(seen: Seen, read: Readable) -> HiddenLayer | None:
     Raises:
         NotAttacked: for other bottoms, and for bottoms that differ.
     """
-    if all(seen.basis.get(m) is not None for m in read.parties):
-        return None
-    layers = [seen.hidden.get(m) for m in read.parties]
-    if any(seen.basis.get(m) is None and layer is None for m, layer in zip(read.parties, layers, strict=True)):
+    depths = [seen.depths.get(m) for m in read.parties]
+    layers = {depth.hidden for depth in depths if depth is not None}
+    if None in depths:
         raise NotAttacked("a bottom is neither linear nor an MLP with one hidden layer of ReLU or tanh")
-    kinds = {layer if layer is None else layer._replace(columns=0) for layer in layers}
-    if len(kinds) > 1:
+    if len(layers) > 1:
         raise NotAttacked("the bottoms behind a sum have different layers")
-    return layers[0]
+    return layers.pop()
 
 
 def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Readable]]:
@@ -207,16 +205,9 @@ def served_steps(seen: Seen) -> Iterator[tuple[ServedSteps, Readable]]:
         others = [party for party in upload.parties if party not in attackers]
         steps = tuple(_steps(entries, gradients, upload, others, rate))
         if steps:
-            columns = tuple(_columns(seen, party) for party in upload.parties)
+            depths = [seen.depths.get(party) for party in upload.parties]
+            columns = tuple(0 if depth is None else depth.columns for depth in depths)
             yield ServedSteps(steps, rule, seen.records, columns), upload
-
-
-def _columns(seen: Seen, party: int) -> int:
-    """The number of columns of a party, as far as the recipe's bottom tells it."""
-    basis, layer = seen.basis.get(party), seen.hidden.get(party)
-    if basis is not None:
-        return basis
-    return 0 if layer is None else layer.columns
 
 
 def _steps(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import vjp
 
 from lightning_vfl.audit.attacks.drift.served import ServedSteps
 from lightning_vfl.audit.attacks.drift.unrolled import SHARPNESS, Unrolled
@@ -27,9 +26,6 @@ SMALLEST_GAIN = 1e-3  # of a step, relative: below it the fit has ended
 FIRST_DAMPING = 1e-6  # of the mean square of the residual's slope by each unknown
 LEAST_DAMPING = 1e-12
 MEASURED_STEPS = 20  # of the training, to tell how long an iteration takes
-
-
-Product = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,10 +172,10 @@ def gauss_newton(
     unknowns = start
     damping = FIRST_DAMPING
     for _ in range(STEPS):
-        values, times, transposed_times = _linearised(residual, unknowns)
-        numbers = values.numel()
-        current = float(values.square().sum())
-        solved = _solve(values, times, transposed_times, free(current / numbers), damping * numbers, deadline)
+        jacobian = Jacobian(residual, unknowns)
+        numbers = jacobian.residual.numel()
+        current = float(jacobian.residual.square().sum())
+        solved = _solve(jacobian, free(current / numbers), damping * numbers, deadline)
         if solved is None:
             return unknowns, False
 
@@ -200,25 +196,37 @@ def gauss_newton(
     return unknowns, True
 
 
-def _linearised(residual: Callable[[Tensor], Tensor], unknowns: Tensor) -> tuple[Tensor, Product, Product]:
-    """The residual, and the products of its Jacobian J: of v with J, and of v with Jᵀ."""
-    values, pull = vjp(residual, unknowns)[:2]
-    # Jᵀ v is linear in v, so that its own transposed product is the product with J
-    push = vjp(lambda v: pull(v)[0], torch.zeros_like(values))[1]
-    return values, lambda v: push(v)[0], lambda v: pull(v)[0]
+class Jacobian:
+    """The Jacobian J of a residual at some unknowns, as products with vectors."""
+
+    def __init__(self, residual: Callable[[Tensor], Tensor], unknowns: Tensor) -> None:
+        self._unknowns = unknowns.clone().requires_grad_()
+        self._residual = residual(self._unknowns)
+        self._dual = torch.zeros_like(self._residual, requires_grad=True)
+        # Jᵀ dual is linear in ``dual``, so that its slope by ``dual`` in a direction is J direction
+        (self._pulled,) = torch.autograd.grad(self._residual, self._unknowns, self._dual, create_graph=True)
+        self.residual = self._residual.detach()
+
+    def times(self, direction: Tensor) -> Tensor:
+        """J v, for v of the form of the unknowns."""
+        (product,) = torch.autograd.grad(self._pulled, self._dual, direction, retain_graph=True)
+        return product
+
+    def transposed_times(self, values: Tensor) -> Tensor:
+        """Jᵀ v, for v of the form of the residual."""
+        (product,) = torch.autograd.grad(self._residual, self._unknowns, values, retain_graph=True)
+        return product
 
 
-def _solve(
-    residual: Tensor, times: Product, transposed_times: Product, free: Tensor, ridge: float, deadline: float
-) -> tuple[Tensor, Tensor] | None:
+def _solve(jacobian: Jacobian, free: Tensor, ridge: float, deadline: float) -> tuple[Tensor, Tensor] | None:
     """The step s that makes |r + J s|² + ridge |s|² small, by conjugate gradients, and -(r + J s); None: out of time.
 
     References:
         Paige, Saunders, "LSQR: An Algorithm for Sparse Linear Equations and Sparse Least Squares", ACM TOMS 8, 1982,
         section 7.1 (conjugate gradients for least squares).
     """
-    left = -residual
-    descent = transposed_times(left) * free
+    left = -jacobian.residual
+    descent = jacobian.transposed_times(left) * free
     step = torch.zeros_like(descent)
     direction = descent
     size = float(descent.dot(descent))
@@ -226,12 +234,12 @@ def _solve(
     for _ in range(INNER_STEPS):
         if time.monotonic() > deadline:
             return None
-        moved = times(direction)
+        moved = jacobian.times(direction)
         curvature = float(moved.square().sum() + ridge * direction.dot(direction))
         length = size / curvature
         step = step + length * direction
         left = left - length * moved
-        descent = transposed_times(left) * free - ridge * step
+        descent = jacobian.transposed_times(left) * free - ridge * step
         last_size = size
         size = float(descent.dot(descent))
         if size < smallest:
