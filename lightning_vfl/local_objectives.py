@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.networks.autoencoder import mirrored
-from lightning_vfl.networks.mlp import MLP
+from lightning_vfl.networks.mlp import MLP, mirrored
 from lightning_vfl.rebuildable import Rebuildable
 
 __all__ = ["BarlowTwins", "LocalObjective", "Reconstruction"]

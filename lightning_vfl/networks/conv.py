@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
-from lightning_vfl.networks.images import image_shape
+from lightning_vfl.networks.images import Layered, image_shape
 
 
-class ConvNet(nn.Module):
+class ConvNet(Layered):
     """Blocks of 3 x 3 convolution, ReLU and 2 x 2 pooling, then one linear layer.
 
     A side of one pixel is not pooled further, so that thin strips (1 x 28) can pass all blocks.
@@ -48,8 +48,3 @@ class ConvNet(nn.Module):
         if output_activation is not None:
             layers.append(output_activation())
         self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, width)."""
-        out: Tensor = self.layers(x)
-        return out

@@ -1,10 +1,22 @@
-"""What convolutional bottoms share: the check of their input, and a norm of single records in place of batch norm."""
+"""What convolutional networks share: their form, the check of their input, and a norm of single records."""
 
+from collections.abc import Callable
 from math import gcd
 
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError
+
+
+class Layered(nn.Module):
+    """A network that applies its layers one after the other."""
+
+    layers: nn.Sequential
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output of the last layer."""
+        out: Tensor = self.layers(x)
+        return out
 
 
 def image_shape(shape: tuple[int, ...], network: nn.Module) -> tuple[int, int, int]:
@@ -35,3 +47,6 @@ def group_norm(channels: int) -> nn.GroupNorm:
         Wu, He, "Group Normalization", ECCV 2018, https://arxiv.org/abs/1803.08494.
     """
     return nn.GroupNorm(gcd(channels, max(1, channels // 16)), channels)
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm2d, "group": group_norm}

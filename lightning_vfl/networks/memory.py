@@ -1,6 +1,6 @@
 """State between rounds: an interface, the latest embeddings of every record, and the last message of every party."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable, TableDtype
 
 
-class Memory(ABC):
+class Memory(Protocol):
     """State for every record, kept between rounds and between fits of one module on the same number of records.
 
     Only checkpoints for resuming contain the state.
@@ -34,19 +34,10 @@ class Memory(ABC):
         """Restore the state from a checkpoint, after ``prepare``."""
 
 
-class Kept(Protocol):
-    """What several memories are made of: the methods of ``Memory``."""
-
-    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None: ...
-    def move(self, device: torch.device) -> None: ...
-    def state(self) -> dict[str, Any]: ...
-    def load(self, state: dict[str, Any]) -> None: ...
-
-
 class Memories(Memory):
     """Several memories as one, by name."""
 
-    def __init__(self, parts: Mapping[str, Kept]) -> None:
+    def __init__(self, parts: Mapping[str, Memory]) -> None:
         self.parts = parts
 
     def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:

@@ -6,15 +6,14 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from lightning_vfl.checks import positive
-from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.networks.images import group_norm, image_shape
+from lightning_vfl.checks import one_of, positive
+from lightning_vfl.networks.images import NORMS, Layered, image_shape
 
 # Output channels of the four stages in units of `base`; a stage has two blocks; all stages but the first halve sides.
 _STAGES = (1, 2, 4, 8)
 
 
-class ResNet18(nn.Module):
+class ResNet18(Layered):
     """ResNet with 18 weight layers: a convolution, four stages of two residual blocks, and a linear layer.
 
     Two parts differ from the published network. It begins with a 3 x 3 convolution of stride 1 without pooling, as is
@@ -61,22 +60,18 @@ class ResNet18(nn.Module):
         super().__init__()
         channels, _, _ = image_shape(shape, self)
         positive("base", base, whole=True)
-        make_norm = _maker(norm)
-        layers: list[nn.Module] = [_convolution(channels, base, 3), make_norm(base), nn.ReLU(inplace=True)]
+        if norm is None or isinstance(norm, str):
+            norm = NORMS[one_of("norm of ResNet18", norm or "group", NORMS, advice="or give a factory of a norm")]
+        layers: list[nn.Module] = [_convolution(channels, base, 3), norm(base), nn.ReLU(inplace=True)]
         depth = base
         for times in _STAGES:
             for stride in (1 if times == 1 else 2, 1):
-                layers.append(_Block(depth, times * base, stride, make_norm))
+                layers.append(_Block(depth, times * base, stride, norm))
                 depth = times * base
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(depth, width)]
         if output_activation is not None:
             layers.append(output_activation())
         self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, width)."""
-        out: Tensor = self.layers(x)
-        return out
 
 
 class _Block(nn.Module):
@@ -98,17 +93,6 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H / stride, W / stride), rounded up."""
         return relu(self.shortcut(x) + self.residual(x), inplace=True)
-
-
-def _maker(norm: str | Callable[[int], nn.Module] | None) -> Callable[[int], nn.Module]:
-    """The factory of a norm from its number of channels."""
-    if norm is None or norm == "group":
-        return group_norm
-    if norm == "batch":
-        return nn.BatchNorm2d
-    if isinstance(norm, str):
-        raise ConfigurationError(f"norm of ResNet18 must be batch, group or a factory of a norm; got {norm!r}")
-    return norm
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:

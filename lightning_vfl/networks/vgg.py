@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from math import isqrt
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from lightning_vfl.checks import positive
+from lightning_vfl.checks import one_of, positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import stated
-from lightning_vfl.networks.images import group_norm, image_shape
+from lightning_vfl.networks.images import NORMS, Layered, image_shape
 
 # Configuration B: five blocks of two convolutions and a pooling; channels of each block in units of `base`.
 _BLOCKS = (1, 2, 4, 8, 8)
 
 
-class VGG13(nn.Module):
+class VGG13(Layered):
     """VGG with 13 weight layers: ten 3 x 3 convolutions in five pooled blocks, then three linear layers.
 
     As a bottom, it takes images. As a top, it reshapes the aggregate to a square image of ``channels`` channels: FedVS
@@ -70,11 +70,10 @@ class VGG13(nn.Module):
         norm: Literal["batch", "group"] | None = None,
     ) -> None:
         super().__init__()
-        if norm not in (None, "batch", "group") or (batch_norm and norm == "group"):
-            raise ConfigurationError(
-                f"norm of VGG13 must be batch, group or left out; got norm {norm!r} with batch_norm {batch_norm}"
-            )
-        make_norm = group_norm if norm == "group" else nn.BatchNorm2d if batch_norm or norm else None
+        one_of("norm of VGG13", norm, (*NORMS, None))
+        if batch_norm:
+            one_of("norm of VGG13", norm, ("batch", None), advice="leave batch_norm out")
+        make_norm = NORMS.get("batch" if batch_norm else norm or "")
         positive("base", base, whole=True)
         layers: list[nn.Module] = []
         if isinstance(inputs, int):
@@ -104,11 +103,6 @@ class VGG13(nn.Module):
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # both have one
         self.layers = nn.Sequential(*layers, last)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) or (B, channels · side²) to (B, outputs)."""
-        out: Tensor = self.layers(x)
-        return out
 
 
 def _square(width: int, channels: int) -> tuple[int, int, int]:

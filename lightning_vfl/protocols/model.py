@@ -29,7 +29,7 @@ from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.batched import has_rule
 from lightning_vfl.networks.column_aware import ColumnAwareTop
 from lightning_vfl.networks.halved_top import HalvedTop
-from lightning_vfl.networks.memory import Kept, Memories, Memory
+from lightning_vfl.networks.memory import Memories, Memory
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.objectives import Objective, mean_loss, objective_for
 from lightning_vfl.protocols.accounts.books import PrivacyBooks
@@ -330,7 +330,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         if not (self.compresses and self._built):
             return memory
         _, party, server = self.sides
-        kept: dict[str, Kept] = {}
+        kept: dict[str, Memory] = {}
         if isinstance(party, ClearParty) and (self.place is None or self.place.seat.party is not None):
             kept |= _residues("embeddings", party.sender)
         if isinstance(server, PlainServer) and (self.place is None or self.place.seat.party is None):

@@ -4,8 +4,8 @@ from torch import nn
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP, ConvNet
-from lightning_vfl.networks.autoencoder import mirrored
 from lightning_vfl.networks.batched import has_rule
+from lightning_vfl.networks.mlp import mirrored
 
 
 def layers(network):

@@ -120,8 +120,11 @@ def test_the_published_norms_have_the_bits_they_had():
     ("make", "said"),
     [
         (lambda: ResNet18((2, 8, 8), 4, norm="layer"), "norm of ResNet18 must be .*; got 'layer'"),  # type: ignore[arg-type]
-        (lambda: VGG13((2, 8, 8), 4, norm="layer"), "norm 'layer' with batch_norm False"),  # type: ignore[arg-type]
-        (lambda: VGG13((2, 8, 8), 4, batch_norm=True, norm="group"), "norm 'group' with batch_norm True"),
+        (lambda: VGG13((2, 8, 8), 4, norm="layer"), "norm of VGG13 must be 'batch', 'group' or None; got 'layer'"),  # type: ignore[arg-type]
+        (
+            lambda: VGG13((2, 8, 8), 4, batch_norm=True, norm="group"),
+            "norm of VGG13 must be .*; got 'group'; leave batch_norm out",
+        ),
     ],
 )
 def test_norms_that_do_not_exist_are_refused(make, said):
