@@ -1,9 +1,8 @@
 """The order of asynchronous events: the server serves parties in the order of their arrival."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@dataclass(order=True)
-class _Turn:
+class _Turn(NamedTuple):
     """A party's next arrival at the server; of equal arrivals, fewer events come first, then the lower number."""
 
     arrival: float
@@ -29,21 +27,12 @@ class _Turn:
     start: float
 
 
-@dataclass(frozen=True)
-class _Queue:
+class _Queue(NamedTuple):
     """The state of the queue: the number of events, the time when the server is free, and the next arrivals."""
 
     number: int
     free: float
     turns: tuple[_Turn, ...]
-
-    def state(self) -> dict[str, Any]:
-        turns = [[turn.arrival, turn.request, turn.party, turn.start] for turn in self.turns]
-        return {"number": self.number, "free": self.free, "turns": turns}
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "_Queue":
-        return cls(state["number"], state["free"], tuple(_Turn(*turn) for turn in state["turns"]))
 
 
 class FirstComeFirstServed(Events):
@@ -111,8 +100,12 @@ class FirstComeFirstServed(Events):
         """The number of records of each event of a party."""
         return self._orders.rows(party)
 
+    def state_dict(self) -> dict[str, Any]:
+        queue = self._start()
+        return queue._asdict() | {"turns": [list(turn) for turn in queue.turns]}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._now = _Queue.of(state)
+        self._now = _Queue(state["number"], state["free"], tuple(_Turn(*turn) for turn in state["turns"]))
 
     def _start(self) -> _Queue:
         if self._now is None:

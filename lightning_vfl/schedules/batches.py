@@ -98,7 +98,7 @@ class Events(Schedule, ABC):
 
     @abstractmethod
     def _start(self) -> Any:
-        """The state at the start of the epoch, which has ``state()`` as plain numbers."""
+        """The state at the start of the epoch."""
 
     @abstractmethod
     def _events(self, count: int) -> Iterator[tuple["NDArray[np.int64]", Event, Any]]:
@@ -111,10 +111,6 @@ class Events(Schedule, ABC):
     def advance(self, played: int) -> None:
         for _, _, state in self._events(played):
             self._now = state
-
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._start().state()
-        return state
 
 
 class Repeated(Schedule):

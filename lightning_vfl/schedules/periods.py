@@ -1,10 +1,9 @@
 """The order of events of active parties that work in periods of different lengths: by the ends of the periods."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightning_vfl.schedules.batches import Events
 from lightning_vfl.schedules.own_orders import OwnOrders
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 Seconds = Callable[[int, int, "NDArray[np.int64]"], float]
 
 
-@dataclass(frozen=True, order=True)
-class _Turn:
+class _Turn(NamedTuple):
     """A period that has begun; of equal ends, the lower party number comes first.
 
     Times are fractions, so that two periods of one party end exactly when one period of a party at half speed ends.
@@ -30,34 +28,13 @@ class _Turn:
     number: int
     start: Fraction
 
-    def state(self) -> list[Any]:
-        return [*self.end.as_integer_ratio(), self.party, self.request, self.number, *self.start.as_integer_ratio()]
 
-    @classmethod
-    def of(cls, state: list[Any]) -> "_Turn":
-        above, below, party, request, number, start_above, start_below = state
-        return cls(Fraction(above, below), party, request, number, Fraction(start_above, start_below))
-
-
-@dataclass(frozen=True)
-class _Standing:
+class _Standing(NamedTuple):
     """The state of the periods: the number of the next event, the periods in progress, and the waiting parties."""
 
     number: int
     turns: tuple[_Turn, ...]
     ended: tuple[_Turn, ...]
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "number": self.number,
-            "turns": [turn.state() for turn in self.turns],
-            "ended": [turn.state() for turn in self.ended],
-        }
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> "_Standing":
-        turns, ended = (tuple(_Turn.of(turn) for turn in state[name]) for name in ("turns", "ended"))
-        return cls(state["number"], turns, ended)
 
 
 class Periods(Events):
@@ -110,8 +87,14 @@ class Periods(Events):
         self._begin = begin, number, first
         self.steps = sum(self._orders.batches)
 
+    def state_dict(self) -> dict[str, Any]:
+        standing = self._start()
+        plain = {name: [_plain(turn) for turn in getattr(standing, name)] for name in ("turns", "ended")}
+        return {"number": standing.number, **plain}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._now = _Standing.of(state)
+        turns, ended = (tuple(map(_turn, state[name])) for name in ("turns", "ended"))
+        self._now = _Standing(state["number"], turns, ended)
 
     def _start(self) -> _Standing:
         if self._now is None:
@@ -146,3 +129,13 @@ class Periods(Events):
 
     def _batch(self, party: int, request: int) -> "NDArray[np.int64]":
         return self._orders.batch(self._place[party], request)
+
+
+def _plain(turn: _Turn) -> list[Any]:
+    """A turn as plain values, whose fractions are texts."""
+    return [str(turn.end), turn.party, turn.request, turn.number, str(turn.start)]
+
+
+def _turn(plain: list[Any]) -> _Turn:
+    end, party, request, number, start = plain
+    return _Turn(Fraction(end), party, request, number, Fraction(start))

@@ -21,21 +21,21 @@ from torch import Tensor
 from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_large_table
-from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
+from lightning_vfl.simulation.faults import LEAST, FaultModel, RoundOutcome
 from lightning_vfl.types import Roster
 from lightning_vfl.whole_files import whole_path
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
 
-    Values = NDArray[np.float64]
-
-# column -> the field of RoundOutcome
-_SECONDS = {"delay": "delay", "peer_delay": "peer_delay"}
-_FACTORS = {"slowdown": "slowdown"}
-_FLAGS = {"up": "sends", "down": "receives", "announced": "announced"}
-_FIELDS = {**_SECONDS, **_FACTORS, **_FLAGS}
+_FIELDS = {  # column -> the field of RoundOutcome; numbers have one name in both
+    "delay": "delay",
+    "up": "sends",
+    "down": "receives",
+    "peer_delay": "peer_delay",
+    "slowdown": "slowdown",
+    "announced": "announced",
+}
 _NEEDED = ("party", "delay", "up", "down")
 _OF_HOST = re.compile(r"(link|host)_(\d+)")
 
@@ -147,8 +147,8 @@ def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataF
     parties = len(outcomes[0].delay)
     request = np.arange(requests).repeat(parties)
     columns = {"round": request // 2, "request": request, "party": np.tile(np.arange(parties), requests)}
-    for column in ("delay", "up", "down", "peer_delay", "slowdown", "announced"):
-        columns[column] = torch.cat([getattr(outcome, _FIELDS[column]) for outcome in outcomes]).numpy()
+    for column, field in _FIELDS.items():
+        columns[column] = torch.cat([getattr(outcome, field) for outcome in outcomes]).numpy()
     links, hosts = torch.cat([o.links for o in outcomes]), torch.stack([o.hosts for o in outcomes])
     columns |= {f"link_{h}": links[:, h].numpy() for h in range(links.shape[1])}
     columns |= {f"host_{h}": hosts[:, h].numpy().repeat(parties) for h in range(hosts.shape[1])}
@@ -197,7 +197,7 @@ def _read(path: Path) -> "pd.DataFrame":
         raise ConfigurationError(f"the trace {path} does not exist; correct the path, or record it with TraceRecorder")
     try:
         if path.suffix == ".csv":
-            return pd.read_csv(path, converters=dict.fromkeys((*_SECONDS, *_FACTORS), _number))
+            return pd.read_csv(path, converters=dict.fromkeys(LEAST, _number))
         refuse_large_table(path)
         return pd.read_parquet(path)
     except ConfigurationError:
@@ -226,7 +226,13 @@ class _Reader:
 
     def trace(self) -> _Trace:
         """The whole trace."""
-        fields = {field: self._field(column) for column, field in _FIELDS.items()}
+        nothing = RoundOutcome.nothing(Roster.singles(self.parties))
+        fields = {}
+        for column, field in _FIELDS.items():
+            if column in self.table:
+                fields[field] = self._values(column)
+            else:
+                fields[field] = getattr(nothing, field).expand(self.steps, self.parties)
         links, hosts = self._of_hosts("link"), self._of_hosts("host")
         return _Trace(1 if self.step == "request" else 2, fields, None if hosts is None else hosts[:, 0], links)
 
@@ -262,15 +268,6 @@ class _Reader:
         problem, fix = ("twice", "remove one") if twice else ("not at all", "add its row")
         raise ConfigurationError(f"{self.name} has {self.step} {step} of party {party} {problem}; {fix}")
 
-    def _field(self, column: str) -> Tensor:
-        """A column as (R, M); without the column, no fault."""
-        if column in self.table:
-            return self._values(column)
-        shape = (self.steps, self.parties)
-        if column in _FLAGS:
-            return torch.ones(shape, dtype=torch.bool)
-        return torch.full(shape, 0.0 if column in _SECONDS else 1.0, dtype=torch.float64)
-
     def _values(self, column: str) -> Tensor:
         """A column as (R, M), float64 or bool, after a check of the range."""
         try:
@@ -279,20 +276,21 @@ class _Reader:
             raise ConfigurationError(
                 f"column '{column}' of {self.name} has a value that is not a number; write numbers, or True and False"
             ) from error
-        if column in _SECONDS or column in _FACTORS:
-            least = 0 if column in _SECONDS else 1
-            self._refuse(column, values, (values >= least) & (values < inf), f"use a finite number, {least} or more")
-            return torch.from_numpy(values.reshape(self.steps, self.parties).copy())
-        self._refuse(column, values, (values == 0) | (values == 1), "use True or False")
-        return torch.from_numpy(values.reshape(self.steps, self.parties) == 1)
-
-    def _refuse(self, column: str, values: "Values", fine: "NDArray[np.bool_]", fix: str) -> None:
+        least = LEAST.get(column)
+        if least is None:
+            fine = (values == 0) | (values == 1)
+            fix = "use True or False"
+        else:
+            fine = (values >= least) & (values < inf)
+            fix = f"use a finite number, {least} or more"
         if not fine.all():
             row = int(fine.argmin())
             step, party = divmod(row, self.parties)
             raise ConfigurationError(
                 f"{column} {values[row]} of party {party} at {self.step} {step} in {self.name} is out of range; {fix}"
             )
+        table = torch.tensor(values).view(self.steps, self.parties)
+        return table == 1 if least is None else table
 
     def _of_hosts(self, kind: str) -> Tensor | None:
         """The columns ``kind``_0, _1, … as (R, M, H)."""
