@@ -53,6 +53,11 @@ class SeatedFiles(ABC):
     ) -> None:
         """Take the shapes of all parties, and the classes."""
 
+    @property
+    @abstractmethod
+    def labels_digest(self) -> str:
+        """What the labels of all divided records are compared by."""
+
     @abstractmethod
     def prepare(self, missing: Sequence[SplitName]) -> Mapping[SplitName, SeatedRecords]:
         """The records of these splits, scaled; a split without records is left out."""
@@ -78,6 +83,8 @@ class SeatedDataModule(BatchedDataModule, ABC):
     """The seat of this process; None: it has the records of all parties."""
     labels_at: int | None = None
     """The party that has the labels; None: the server has them."""
+    copies: bool = False
+    """Whether every party has the labels too."""
     fitted: Fitted | None
     _files: SeatedFiles | None = None
 
@@ -89,7 +96,7 @@ class SeatedDataModule(BatchedDataModule, ABC):
     @property
     def has_labels(self) -> bool:
         """Whether this process has the labels."""
-        return self.seat is None or self.seat.party == self.labels_at
+        return self.seat is None or self.copies or self.seat.party == self.labels_at
 
     @classmethod
     def refuse_seats(cls) -> None:
@@ -99,7 +106,13 @@ class SeatedDataModule(BatchedDataModule, ABC):
             ConfigurationError: naming what to use instead.
         """
 
-    def take_seat(self, seat: Seat, party_names: Sequence[str] | None = None, labels_at: int | None = None) -> None:
+    def take_seat(
+        self,
+        seat: Seat,
+        party_names: Sequence[str] | None = None,
+        labels_at: int | None = None,
+        copies: bool = False,
+    ) -> None:
         """Say which seat this process has; see ``lightning_vfl.types.SeatedData``.
 
         Raises:
@@ -108,7 +121,7 @@ class SeatedDataModule(BatchedDataModule, ABC):
         self.refuse_seats()
         if self._records:
             raise ConfigurationError("the records are set up already; call take_seat before setup")
-        self.seat, self.labels_at = seat, labels_at
+        self.seat, self.labels_at, self.copies = seat, labels_at, copies
         self._files = self._files_of(seat, party_names)
 
     def own_ids(self) -> "NDArray[np.generic]":
@@ -165,6 +178,10 @@ class SeatedDataModule(BatchedDataModule, ABC):
             ConfigurationError: for another number of shapes than parties, and another shape than this party's own.
         """
         self._own_files().told_shapes(shapes, num_classes, class_names)
+
+    def labels_digest(self) -> str:
+        """What the labels of all divided records are compared by, if every party has them; after ``align``."""
+        return self._own_files().labels_digest
 
     # ---- inside
 

@@ -157,13 +157,20 @@ class SeatedData(Protocol):
         """The names of the parties, in the order of their numbers."""
         ...
 
-    def take_seat(self, seat: Seat, party_names: Sequence[str] | None = None, labels_at: int | None = None) -> None:
+    def take_seat(
+        self,
+        seat: Seat,
+        party_names: Sequence[str] | None = None,
+        labels_at: int | None = None,
+        copies: bool = False,
+    ) -> None:
         """Say which seat this process has, before anything else.
 
         Args:
             seat: the seat.
             party_names: the names of the parties, in the order of their numbers; None: those of the data.
             labels_at: the party that has the labels (the roster's ``active``); None: the server has them.
+            copies: every party has the labels too, in its own table.
         """
         ...
 
@@ -206,6 +213,15 @@ class SeatedData(Protocol):
         class_names: Sequence[int | str] | None = None,
     ) -> None:
         """Take the per-record shapes of all parties, and the classes if the labels are elsewhere, before ``setup``."""
+        ...
+
+    @property
+    def copies(self) -> bool:
+        """Whether every party has the labels too."""
+        ...
+
+    def labels_digest(self) -> str:
+        """What the labels of all divided records are compared by, if every party has them; after ``align``."""
         ...
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Seat
@@ -57,6 +57,8 @@ class CSVTables(VerticalDataModule):
         label_party: the party whose file holds the labels.
         label_column: the column of the labels; or several columns, which are true or false (task ``classification``,
             objective ``MultiLabel``) or real numbers (``regression``, objective ``Regression``).
+        label_copies: parties whose files have ``label_column`` too; their copies are no features, and must agree with
+            the labels of ``label_party``. Between processes, ``EnsembleVFL`` and ``LaserVFL`` need one at every party.
         id_column: the column of the ids, of all files or party -> column (other parties: ``id``); whole numbers or
             text.
         data_dir: the folder in which relative file names are looked up; None: the working folder.
@@ -137,6 +139,7 @@ class CSVTables(VerticalDataModule):
         label_party: str,
         label_column: str | list[str],
         *,
+        label_copies: Sequence[str] = (),
         id_column: str | dict[str, str] = "id",
         data_dir: str | Path | None = None,
         task: Literal["classification", "regression"] = "classification",
@@ -200,6 +203,11 @@ class CSVTables(VerticalDataModule):
         self._check_counted(label_party, label_column, task)
         self.label_party = label_party
         self.label_column = label_column
+        self.label_copies = tuple(label_copies)
+        if unknown := [party for party in self.label_copies if party not in tables]:
+            raise ConfigurationError(
+                f"label_copies names '{unknown[0]}', which has no table; {nearest(unknown[0], tables)}"
+            )
         self.id_columns = by_party("id_column", id_column, {**tables, label_party: ""}, "id")
         files, self._frames = files_of_frames(tables, self.id_columns, work_dir)
         self.tables = paths_of(files, data_dir)
@@ -364,7 +372,8 @@ class CSVTables(VerticalDataModule):
             raise ConfigurationError("label_counts is for steps woe of other parties, and there are none; leave it out")
 
     def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedTables:
-        return SeatedTables(self, seat, self.party_names if party_names is None else party_names, self.labels_at)
+        names = self.party_names if party_names is None else party_names
+        return SeatedTables(self, seat, names, self.labels_at, self.copies)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the tables, which another process reads anew if it needs them."""

@@ -98,8 +98,9 @@ class PreparedTables:
         if self._told is not None:
             tables |= {party: MemoryTable(table) for party, table in self._told.tables().items()}
         if data.fitted is None and not self._unlabelled:
-            for name in data.label_columns:
-                check_label_column(tables, data.label_party, name)
+            for party in (self._labelled, *(data.label_copies if self._told is None else ())):
+                for name in data.label_columns:
+                    check_label_column(tables, party, name)
         groups = add_singles(data.groups, tables)
         align_columns(tables, groups)
         kept = ALL if ALL in tables else data.label_party
@@ -111,8 +112,10 @@ class PreparedTables:
                 "align again"
             )
         table = tables.get(data.label_party)
-        named = {} if table is None else {name: table.pop(name) for name in data.label_columns if name in table}
-        labels = together(named) if len(named) == len(data.label_columns) else None
+        found = {party: self._label_columns(tables.get(party)) for party in {*data.label_copies, data.label_party}}
+        labels = found.pop(self._labelled)
+        for party, copy in found.items():
+            self._compare(labels, copy, party, held.get(party))
         beside = {setting: self._beside(table, setting, column) for setting, column in columns_beside(data).items()}
         return Joined(ids, tables, held, groups, labels, beside["split"], beside["sample_weight"], left_out)
 
@@ -125,17 +128,13 @@ class PreparedTables:
     def labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
         """(N,) the labels of the joined records, and the classes as the file has them."""
         data = self._data
-        column, classification = self.joined.labels, data.task == "classification"
+        column = self.joined.labels
         if column is None:
             raise ConfigurationError(
                 f"the tables have no label column '{data.label_column}' of label_party '{data.label_party}', which "
                 "training and tests need; give it, or predict these records"
             )
-        if data.targets:
-            return torch.from_numpy(read_targets(column, data.label_party, classification)), ()
-        trained = data.fitted.class_names if data.fitted is not None else ()
-        labels, classes = read_labels(column[data.label_columns[0]], data.label_party, classification, trained)
-        return torch.tensor(labels, dtype=torch.int64 if classification else torch.float32), classes
+        return self._read_labels(column, self._labelled)
 
     @cached_property
     def rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
@@ -240,6 +239,42 @@ class PreparedTables:
     # ---- inside
 
     @property
+    def _labelled(self) -> str:
+        """The table with the labels: that of the label party, or in the process of another party its copy."""
+        own = "" if self._party is None else self._party[1]
+        party: str = own if own in self._data.label_copies else self._data.label_party
+        return party
+
+    def _label_columns(self, table: ColumnTable | None) -> "pd.DataFrame | None":
+        """The columns of the labels, taken out of a table; None: they are not there."""
+        names = self._data.label_columns
+        named = {} if table is None else {name: table.pop(name) for name in names if name in table}
+        return together(named) if len(named) == len(names) else None
+
+    def _read_labels(self, column: "pd.DataFrame", party: str) -> tuple[Tensor, tuple[int | str, ...]]:
+        data, classification = self._data, self._data.task == "classification"
+        if data.targets:
+            return torch.from_numpy(read_targets(column, party, classification)), ()
+        trained = data.fitted.class_names if data.fitted is not None else ()
+        labels, classes = read_labels(column[data.label_columns[0]], party, classification, trained)
+        return torch.tensor(labels, dtype=torch.int64 if classification else torch.float32), classes
+
+    def _compare(
+        self,
+        labels: "pd.DataFrame | None",
+        copy: "pd.DataFrame | None",
+        party: str,
+        held: "NDArray[np.bool_] | None",
+    ) -> None:
+        """Refuse a party's copy of the labels that differs from those of the label party."""
+        if labels is None or copy is None or self._data.fitted is not None:
+            return
+        own, of_holder = self._read_labels(copy, party), self._read_labels(labels, self._labelled)
+        there = slice(None) if held is None else torch.from_numpy(held)
+        if own[1] != of_holder[1] or not torch.equal(own[0], of_holder[0][there]):
+            raise ConfigurationError(f"the labels of party '{party}' are not those of '{self._labelled}'; correct one")
+
+    @property
     def _text(self) -> dict[str, TextColumns]:
         return text_columns(self._data, self._reader.paths)
 
@@ -328,7 +363,7 @@ class PreparedTables:
             return None
         if table is not None and column in table:
             return table.pop(column)
-        if self._data.fitted is None and not self._unlabelled:
+        if self._data.fitted is None and not self._unlabelled and self._labelled == self._data.label_party:
             raise ConfigurationError(
                 f"{setting} names column '{column}', which party '{self._data.label_party}' does not have; "
                 + nearest(column, map(str, table or ()))
@@ -357,7 +392,8 @@ def _text_columns(data: Any, party: str, grouped: bool) -> TextColumns:
     steps = data.steps
     if steps is not None and grouped:  # all codes of one table of a group may look like numbers
         return TextColumns(None)
-    classes = data.label_columns if party == data.label_party and data.task == "classification" else ()
+    labelled = party in (data.label_party, *data.label_copies)
+    classes = data.label_columns if labelled and data.task == "classification" else ()
     if data.fitted is None and party in data.modal:
         return TextColumns((data.modal[party].column, *classes))
     if data.fitted is not None:

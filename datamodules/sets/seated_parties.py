@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def check_parties(data: Any, seat: Seat, names: Sequence[str], labels_at: int | None) -> None:
+def check_parties(data: Any, seat: Seat, names: Sequence[str], labels_at: int | None, copies: bool) -> None:
     """Accept a federation whose parties are those of the recipe, and settings that need one table at a time.
 
     Raises:
@@ -29,6 +29,10 @@ def check_parties(data: Any, seat: Seat, names: Sequence[str], labels_at: int | 
     for party in (seat.party, labels_at):
         if party is not None and not 0 <= party < len(names):
             raise ConfigurationError(f"there is no party {party} in the federation of {', '.join(names)}")
+    if copies and (lacking := [name for name in names if name not in data.label_copies]):
+        raise ConfigurationError(
+            f"party '{lacking[0]}' needs the labels in its table for this protocol; name all parties in label_copies"
+        )
     holder = None if labels_at is None else names[labels_at]
     for party, column in data.steps.counted if data.steps is not None else ():
         if party != holder:

@@ -1,6 +1,7 @@
 """The table of one seat in a process of its own: its ids, the common order, and the records that follow from them."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,6 +52,7 @@ class SeatedTables(SeatedFiles):
         seat: whose table.
         names: the names of the parties, in the order of their numbers.
         labels_at: the party that has the labels; None: the server.
+        copies: every party has the labels too.
 
     Guarantee: no other table is looked at. Features, labels, ids and their order are bit for bit those of one process
         that reads all tables.
@@ -59,13 +61,13 @@ class SeatedTables(SeatedFiles):
         ConfigurationError: for parties and tables that do not agree, and settings that need several tables at once.
     """
 
-    def __init__(self, data: Any, seat: Seat, names: Sequence[str], labels_at: int | None) -> None:
+    def __init__(self, data: Any, seat: Seat, names: Sequence[str], labels_at: int | None, copies: bool) -> None:
         self._names = tuple(names)
-        check_parties(data, seat, self._names, labels_at)
+        check_parties(data, seat, self._names, labels_at, copies)
         self._data = data
         self._seat = seat
         self._labels_at = labels_at
-        self._has_labels = seat.party == labels_at
+        self._has_labels = copies or seat.party == labels_at
         self._party = None if seat.party is None else (seat.party, self._names[seat.party])
         self._name = None if self._party is None else self._party[1]
         labels_here = self._has_labels and data.label_party in data.tables
@@ -89,7 +91,7 @@ class SeatedTables(SeatedFiles):
 
     def split_records(self, ids_by_party: "Mapping[int, Ids]") -> "dict[str, NDArray[np.generic]]":
         data = self._data
-        if not self._has_labels:
+        if self._seat.party != self._labels_at:
             holder = "the server" if self._labels_at is None else f"party '{self._names[self._labels_at]}'"
             raise ConfigurationError(f"{self._who} has no labels to divide the records by; ask {holder}")
         told = {self._name_of(party): as_ids(ids) for party, ids in ids_by_party.items()}
@@ -171,6 +173,17 @@ class SeatedTables(SeatedFiles):
     def labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
         """(N,) the labels of all common records, and the classes; no labels if they are in another process."""
         return self._prepared.labels if self._has_labels else (torch.empty(0), self._all_shapes.classes)
+
+    @property
+    def labels_digest(self) -> str:
+        """SHA-256 of the labels of the divided records, in their order, and of the classes."""
+        digest = sha256()
+        for name in ("train", "val", "test"):
+            rows = self._prepared.rows[name]
+            if len(rows):
+                labels, classes = self.labels
+                digest.update(f"{name} {classes}".encode() + labels[rows].numpy().tobytes())
+        return digest.hexdigest()
 
     @property
     def encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:

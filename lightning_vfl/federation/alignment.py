@@ -180,6 +180,11 @@ class RollCall:
     def _take_shape(self, request: Request) -> None:
         header = request.frame.header
         self._shapes[request.party] = [int(side) for side in header["shape"]]
+        if self.data.copies and header.get("labels_sha256") != self.data.labels_digest():
+            self._failed = self._failed or (
+                f"the labels of party {self.names[request.party]} are not those of the server for the same records; "
+                "correct one of them"
+            )
         if request.party == self.active:
             self._told = {name: header.get(name) for name in ("num_classes", "class_names")}
         self._changed.notify_all()
@@ -215,10 +220,12 @@ class RollCall:
         """Wait until no party lacks what it has to tell."""
         end = monotonic() + patience
         waiting = LongWait(lambda: f"{', '.join(lacking())} to tell their {what}")
-        while away := lacking():
-            waiting.look()
+        while True:
             if self._failed is not None:
                 raise ConfigurationError(self._failed)
+            if not (away := lacking()):
+                return
+            waiting.look()
             if monotonic() > end:
                 raise ConfigurationError(
                     f"{', '.join(away)} have not told their {what} within {patience:g} s; start all processes again, "
@@ -292,6 +299,8 @@ def align(
                 data.align({name: ids_from_tensor(part) for name, part in zip(splits, frame.tensors, strict=True)})
     with _telling(link):
         more = classes_of(data) if others else {}
+        if data.copies:
+            more["labels_sha256"] = data.labels_digest()
         shape = list(data.own_shape())
     told = _asked(link, "shape", {"shape": shape, **more})
     data.told_shapes(*fields_of(told, "shapes", "num_classes", "class_names"))

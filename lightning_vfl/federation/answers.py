@@ -1,6 +1,6 @@
 """Gradients that cross between processes, in the graphs of autograd."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,6 +18,18 @@ def answered(grads: tuple[Tensor, ...], leaves: tuple[Tensor, ...]) -> Tensor:
     """A loss of zero at a party, whose gradients at its ``leaves`` are those that the server has sent."""
     loss: Tensor = _Answered.apply(grads, *leaves)  # type: ignore[no-untyped-call]  # torch's
     return loss
+
+
+def differentiated(
+    loss: Tensor, received: tuple[Tensor, ...], parameters: Iterable[Tensor]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The gradients of what has been received, those of the parameters behind it, and these parameters."""
+    learnt = [parameter for parameter in parameters if parameter.requires_grad]
+    with torch.autocast(loss.device.type, enabled=False):  # as Lightning's backward pass
+        grads = torch.autograd.grad(loss, (*received, *learnt), allow_unused=True)
+    back, own = grads[: len(received)], grads[len(received) :]
+    used = [(grad, p) for grad, p in zip(own, learnt, strict=True) if grad is not None]
+    return back, tuple(grad for grad, _ in used), tuple(p for _, p in used)
 
 
 class _Arrived(torch.autograd.Function):

@@ -1,7 +1,7 @@
 """The process of one party: what is the same for all protocols, and its part of evaluations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from lightning_vfl.federation.at_server import metrics_of
 from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
-from lightning_vfl.federation.letters import Seals, read, written
+from lightning_vfl.federation.letters import Seals, for_receiver, read, written
 from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.told_plans import mask_of
 from lightning_vfl.federation.turns import at_of
@@ -24,7 +24,7 @@ from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch
-from lightning_vfl.wire import Message
+from lightning_vfl.wire import Message, PartyView
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,7 @@ class AtParty(Place):
         self.seals = seals
         self.injected = injected
         self.least_members = 1
+        self._joins = 0  # how often a party had joined when this one last asked for keys
         self.predicted = 0  # batches of the evaluation that is going on, if this party has the predictions
 
     def is_called(self, module: Any, key: Key) -> bool:
@@ -96,6 +97,42 @@ class AtParty(Place):
             header["labels"], tensors, bits = True, [*tensors, labels], [*bits, None]
         return self.link.ask(key, "tell", header, tensors, bits)
 
+    def tell_peers(
+        self,
+        module: Any,
+        message: Message,
+        view: PartyView,
+        key: Key,
+        header: Mapping[str, Any],
+        labels: Tensor | None = None,
+    ) -> tuple[list[Message], Frame] | None:
+        """Send a message to peers; everybody's messages for this party, its own included."""
+        if self.link.standing.joins != self._joins and self.seals.fetch is not None:
+            self._joins = self.link.standing.joins
+            self.seals.learn(self.seals.fetch())
+        m, bits = module.roster.parties, self.bits(module, view.rows.total)
+        receivers = range(m) if message.receivers is None else message.receivers
+        called = [party for party in receivers if view.called[party] or self.injected]
+        sealed = self.seals.seal(message, m, called, bits) if message.senders else {}
+        letter = written(replace(message, pieces=(), alongside=None)).letter
+        tensors = [*sealed.values()] if labels is None else [labels, *sealed.values()]
+        about = {**header, "sealed": list(sealed), "message": letter, "labels": labels is not None}
+        frame = self.link.ask(key, "tell", about, tensors)
+        if frame is None:
+            return None
+        if frame.header.get("final"):
+            return [], frame
+        senders = frame.header.get("relayed", ())
+        if len(senders) != len(frame.tensors):
+            raise ConfigurationError(
+                f"the server relays {len(frame.tensors)} messages of {len(senders)} parties; check who runs the server"
+            )
+        heard = [self.seals.open(s, piece, module.seed) for s, piece in zip(senders, frame.tensors, strict=True)]
+        included = frame.header.get("heard", {}).get("included")
+        if message.senders and self.party in receivers and (included is None or self.party in included):
+            heard.append(for_receiver(message, self.party, m))
+        return sorted(heard, key=lambda one: one.senders), frame
+
     def answer(self, module: Any, frame: Frame | None) -> Message | None:
         """The server's last message of a round, without pieces if it has none; None: the round is closed."""
         if frame is None:
@@ -115,9 +152,14 @@ class AtParty(Place):
         return {leg.kind: leg.bits for leg in module.costs.legs(rows)}
 
     def refuse_absurd(
-        self, what: str, numbers: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], module: Any
+        self,
+        what: str,
+        numbers: Sequence[Tensor],
+        shapes: Sequence[tuple[int, ...]],
+        module: Any,
+        who: str = "the server",
     ) -> tuple[Tensor, ...]:
-        """What the server has sent: gradients of this party's embeddings, or activations at the cut of a top.
+        """What the server or another party has sent: gradients, embeddings, or activations at the cut of a top.
 
         A precision that scales losses gives infinite gradients on purpose, so that their values are not compared there.
 
@@ -126,12 +168,12 @@ class AtParty(Place):
         """
         most = self.link.agreed.limits.value
         if [tuple(one.shape) for one in numbers] != [*shapes] or not all(one.is_floating_point() for one in numbers):
-            raise ConfigurationError(f"the server has sent no {what} of shapes {shapes}; check who runs the server")
+            raise ConfigurationError(f"{who} has sent no {what} of shapes {shapes}; check who runs {who}")
         scaled = getattr(module.trainer.precision_plugin, "scaler", None) is not None
         if not scaled and not all(bool((one.abs() <= most).all()) for one in numbers):
             raise ConfigurationError(
-                f"the server has sent {what} that are not finite or larger than {most:g}, which is limits.value of "
-                "federation.yaml; lower the learning rate, or check who runs the server"
+                f"{who} has sent {what} that are not finite or larger than {most:g}, which is limits.value of "
+                f"federation.yaml; lower the learning rate, or check who runs {who}"
             )
         return tuple(numbers)
 

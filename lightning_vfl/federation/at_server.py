@@ -25,7 +25,7 @@ from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.rounds.exchange import decoded
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows
-from lightning_vfl.wire import Aggregate, Message, ServerView
+from lightning_vfl.wire import Aggregate, Leg, Message, ServerView
 
 if TYPE_CHECKING:
     from lightning_vfl.federation.record import Record
@@ -132,7 +132,7 @@ class AtServer(Place):
                 module.enter_evaluation(batch, names, roll)
             self.calls.begin(module, at, self.policy(module))
             attendance = self.attendance(module, batch, names, roll if self.injected else None, Exclude(), True)
-            uploads = self.collector.collect(module, batch, at, attendance, clear=not module.protected_evaluation)
+            uploads = self.collector.collect(module, batch, at, attendance, self.evaluation_legs(module, batch))
             if module.protected_evaluation:
                 charge_evaluation(module, uploads.roll, uploads.roll.called, batch)
             if uploads.messages or self.injected:
@@ -142,7 +142,7 @@ class AtServer(Place):
             self.calls.end(at, set(), told_plan(seen(uploads, True, 1)))
             names = module.next_round()
         self.evaluated += 1
-        output = self._output(module, batch, names, uploads)
+        output = self.joined_output(module, batch, names, uploads)
         self.labels = uploads.labels
         included = uploads.roll.included
         predicts = names.stage == Stage.PREDICT
@@ -175,7 +175,12 @@ class AtServer(Place):
         values = torch.where(own.view(-1, *(1,) * (values.dim() - 1)), values, unknown)
         return [values, (parties & own[:, None]).to(torch.uint8)]
 
-    def _output(self, module: Any, batch: VerticalBatch, names: RoundNames, uploads: Uploads) -> Tensor:
+    def evaluation_legs(self, module: Any, batch: VerticalBatch) -> Sequence[Leg]:
+        """The legs of a round of evaluation in the clear; none: it is protected."""
+        return () if module.protected_evaluation else (clear_leg(module, batch),)
+
+    def joined_output(self, module: Any, batch: VerticalBatch, names: RoundNames, uploads: Uploads) -> Tensor:
+        """The output for what has come in a round of evaluation."""
         columns = module.columns_from(uploads.roll)
         if module.protected_evaluation:
             aggregate = self.decoded(module, batch, names, uploads, Exclude())

@@ -28,6 +28,7 @@ from lightning_vfl.wire import Leg, Message
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
 
+OUTPUTS = "outputs"  # of the parties' heads, in an evaluation
 RELAYED = (SIGNED,)  # kinds that the server hands on unchanged to the parties that answer
 
 
@@ -283,6 +284,8 @@ class Form:
         at_cut = leg.kind == GRADIENTS
         clear = self.clear or at_cut  # gradients at the cut are never hidden from the server
         width = self.module.top.cut if at_cut else self.module.embedding_widths[party]
+        if leg.kind == OUTPUTS:
+            width = elements // self.rows
         if clear and leg.bits == BYTE_BITS:  # compressed: the numbers that it stands for are compared
             if request.decoded is None:
                 try:
@@ -295,7 +298,7 @@ class Form:
         shape = tuple(piece.shape)
         if clear and not piece.is_floating_point():
             return f"'{leg.kind}' of {piece.dtype}, real numbers were planned"
-        exact = clear and leg.kind in (EMBEDDINGS, GRADIENTS) and shape != (elements // width, width)
+        exact = clear and leg.kind in (EMBEDDINGS, GRADIENTS, OUTPUTS) and shape != (elements // width, width)
         if prod(shape) != elements or exact:
             due = (elements // width, width) if exact else f"{elements} numbers"
             return f"'{leg.kind}' of shape {shape}, {due} was planned"

@@ -1,6 +1,6 @@
 """Collect the messages of a round at the server, leg by leg, and relay what goes from party to party."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.calls import Calls, numbers
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import merged, read, written
-from lightning_vfl.federation.turns import CUT, clear_leg, turns_of
+from lightning_vfl.federation.turns import CUT, turns_of
 from lightning_vfl.types import Roll, VerticalBatch, stage_of
-from lightning_vfl.wire import Message
+from lightning_vfl.wire import Leg, Message
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
@@ -56,7 +56,12 @@ class Collector:
         self.hub: Hub = calls.hub
 
     def collect(
-        self, module: "SplitVFL", batch: VerticalBatch, at: At, attendance: Attendance, clear: bool = False
+        self,
+        module: "SplitVFL",
+        batch: VerticalBatch,
+        at: At,
+        attendance: Attendance,
+        clear: Sequence[Leg] = (),
     ) -> Uploads:
         """Wait for the messages of a round.
 
@@ -65,7 +70,7 @@ class Collector:
             batch: this round's.
             at: where the round is.
             attendance: who takes part.
-            clear: an evaluation of embeddings in the clear, which have one leg and no opening.
+            clear: the legs of a round without an opening; none: those of the aggregator.
         """
         nobody = torch.zeros_like(attendance.roll.called)
         first = 0 if clear else self._relay_opening(module, at, attendance)
@@ -74,7 +79,7 @@ class Collector:
             self.calls.keyed.clear()
             attendance.include(nobody)
             return Uploads([], attendance.roll, (nobody,), 0.0)
-        legs = [clear_leg(module, batch)] if clear else turns_of(module, batch)
+        legs = clear or turns_of(module, batch)
         messages: list[Message] = []
         sent: list[Tensor] = []
         labels: Tensor | None = None

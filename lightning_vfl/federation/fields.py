@@ -230,6 +230,7 @@ REQUESTS: Mapping[str, Table] = {
     },
     "shape": {
         "shape": Field(_PARTY, SHAPE, needed=True),
+        "labels_sha256": Field(_PARTY, digits(32)),  # to a server that has the labels too
         "num_classes": Field(_LABELS, maybe(COUNTED)),
         "class_names": Field(_LABELS, maybe(NAMED)),
     },
@@ -262,6 +263,7 @@ REQUESTS: Mapping[str, Table] = {
         "sealed": Field(_PARTY, PARTIES),
         "renew": Field(_PARTY, FLAG),
         "request": Field(_PARTY, whole(0, 2**31 - 1)),
+        "loss": Field(_PARTY, REAL),
     },
 }
 TENSORS = {"ids": 1, "order": 20, "psi": 1, "tell": 2 * 64}  # the most tensors of a request; of others none

@@ -9,6 +9,7 @@ from lightning_vfl.federation.run import Run
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.decoupled import DecoupledVFL
+from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.support import Part, refuse_unsupported
 
@@ -46,6 +47,12 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
         _refuse_events(model, data)
     elif isinstance(model, SplitVFL):
         _refuse_subsets(model, run.injected)
+    if model.labels_everywhere:
+        refuse_scaler(trainer, "gradients of several heads cannot be scaled in several processes")
+        if model.active is not None:
+            raise ConfigurationError(
+                f"{type(model).__name__} needs the labels at the server too, which scores; leave out active"
+            )
     if model.halved:
         refuse_scaler(trainer, "gradients that cross the cut of a top cannot be scaled in two processes")
     if model.labels_stay and any(getattr(callback, "at", None) == "parties" for callback in trainer.callbacks):
@@ -75,9 +82,9 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
             "alignment: given compares the ids of the parties with those of the server, which has no table if a party "
             f"has the labels (active: {model.active}); use alignment: clear"
         )
-    if model.active is not None and getattr(data, "sample_weight", None):
+    if (model.active is not None or model.labels_everywhere) and getattr(data, "sample_weight", None):
         raise ConfigurationError(
-            "sample weights with the labels at a party are not between processes yet; leave out sample_weight or active"
+            "sample weights with the labels at a party are not between processes yet; leave out sample_weight"
         )
     if data.own_files and not data.everybody_holds:
         _refuse_partly_held(run)
@@ -115,7 +122,7 @@ def _refuse_partly_held(run: Run) -> None:
         raise ConfigurationError(
             "alignment: psi finds the records that all parties hold; use overlap: inner, or alignment: clear"
         )
-    if run.injected or isinstance(run.model, AsyncVFL | DecoupledVFL):
+    if run.injected or isinstance(run.model, AsyncVFL | DecoupledVFL | HeadsVFL):
         what = "--inject" if run.injected else type(run.model).__name__
         raise ConfigurationError(
             f"{what} needs the holders of all records in every process; use overlap: inner between processes"

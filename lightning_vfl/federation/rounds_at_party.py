@@ -10,12 +10,11 @@ from torch import Tensor
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.parts import Heard
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.answers import answered
+from lightning_vfl.federation.answers import answered, differentiated
 from lightning_vfl.federation.at_party import AtParty, Evaluation
 from lightning_vfl.federation.calls import numbers
-from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import At, Key
-from lightning_vfl.federation.letters import Seals, for_receiver, merged, read, written
+from lightning_vfl.federation.letters import Seals, merged, read, written
 from lightning_vfl.federation.link import Link, fields_of
 from lightning_vfl.federation.sum_guard import SumGuard
 from lightning_vfl.federation.told_plans import called_plan, mask_of, plan_of
@@ -62,7 +61,6 @@ class RoundsAtParty(AtParty):
 
     def __init__(self, link: Link, party: int, seals: Seals, injected: bool) -> None:
         super().__init__(link, party, seals, injected)
-        self._joins = 0
         self.sum_guard = SumGuard(party)
 
     def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
@@ -115,11 +113,8 @@ class RoundsAtParty(AtParty):
         """The loss of the last half of a top, and its gradients, from what has crossed the cut."""
         crossing = self.crossed(module, message, len(batch.record_ids)).requires_grad_()
         loss = module.rank_loss(module.behind_cut(crossing, batch, names), module.with_targets(batch))
-        learnt = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        with torch.autocast(crossing.device.type, enabled=False):  # as Lightning's backward pass
-            back, *grads = torch.autograd.grad(loss, (crossing, *learnt), allow_unused=True)
-        used = [(grad, p) for grad, p in zip(grads, learnt, strict=True) if grad is not None]
-        return Behind(loss.detach(), back, tuple(grad for grad, _ in used), tuple(p for _, p in used))
+        (back,), grads, parameters = differentiated(loss, (crossing,), module.parameters())
+        return Behind(loss.detach(), back, grads, parameters)
 
     def _tell_cut(self, module: "SplitVFL", gradient: Tensor, names: RoundNames, at: At) -> Message | None:
         """Send the gradient at the cut; the server's answer to this party's upload, None: the round is closed."""
@@ -149,9 +144,6 @@ class RoundsAtParty(AtParty):
         view = replace(view, present=None, renew=None if self.injected else renews)
         clear = evaluation and not module.protected_evaluation
         self.refuse_few(called)
-        if self.link.standing.joins != self._joins and self.seals.fetch is not None:
-            self._joins = self.link.standing.joins
-            self.seals.learn(self.seals.fetch())
         opened = (None, key) if clear else self._open(module, names, view, key)
         if opened is None:
             return None
@@ -189,46 +181,13 @@ class RoundsAtParty(AtParty):
             prepared.memory[stage] = opening.empty_memory(view)
         memory = prepared.memory[stage]
         for message in opening.open(memory, view):
-            heard = self._tell_peers(module, message, view, key, {"part": "open", "renew": bool(view.renew)})
+            heard = self.tell_peers(module, message, view, key, {"part": "open", "renew": bool(view.renew)})
             if heard is None:
                 return None
             key = Key(key.at, key.turn + 1)
             memory = opening.accept(memory, self._joined(message, heard[0]), view)
         prepared.memory[stage] = memory
         return memory, key
-
-    def _tell_peers(
-        self,
-        module: "SplitVFL",
-        message: Message,
-        view: PartyView,
-        key: Key,
-        header: Mapping[str, Any],
-        labels: Tensor | None = None,
-    ) -> tuple[list[Message], Frame] | None:
-        """Send a message to peers; everybody's messages for this party, its own included."""
-        m, bits = module.roster.parties, self.bits(module, view.rows.total)
-        receivers = range(m) if message.receivers is None else message.receivers
-        called = [party for party in receivers if view.called[party] or self.injected]
-        sealed = self.seals.seal(message, m, called, bits) if message.senders else {}
-        letter = written(replace(message, pieces=(), alongside=None)).letter
-        tensors = [*sealed.values()] if labels is None else [labels, *sealed.values()]
-        about = {**header, "sealed": list(sealed), "message": letter, "labels": labels is not None}
-        frame = self.link.ask(key, "tell", about, tensors)
-        if frame is None:
-            return None
-        if frame.header.get("final"):
-            return [], frame
-        senders = frame.header.get("relayed", ())
-        if len(senders) != len(frame.tensors):
-            raise ConfigurationError(
-                f"the server relays {len(frame.tensors)} messages of {len(senders)} parties; check who runs the server"
-            )
-        heard = [self.seals.open(s, piece, module.seed) for s, piece in zip(senders, frame.tensors, strict=True)]
-        included = frame.header.get("heard", {}).get("included")
-        if message.senders and self.party in receivers and (included is None or self.party in included):
-            heard.append(for_receiver(message, self.party, m))
-        return sorted(heard, key=lambda one: one.senders), frame
 
     @staticmethod
     def _joined(message: Message, heard: list[Message]) -> Message:
@@ -272,7 +231,7 @@ class RoundsAtParty(AtParty):
         """Send a leg that is not the last; what the party hears after it, or the last answer of the round."""
         received: Message | None
         if message.to == "peers":
-            answered = self._tell_peers(module, message, view, key, {"part": "upload"}, labels)
+            answered = self.tell_peers(module, message, view, key, {"part": "upload"}, labels)
             if answered is None:
                 return None
             frame = answered[1]
@@ -326,7 +285,7 @@ class RoundsAtParty(AtParty):
         message: Message | None = next(offers, None)
         while True:
             mine = message or Message("nothing", "peers", (), (), round=names)
-            heard = self._tell_peers(module, mine, view, Key(at, turn), {"part": "setup"})
+            heard = self.tell_peers(module, mine, view, Key(at, turn), {"part": "setup"})
             if heard is None:
                 raise ConfigurationError("the set-up before the first round is over; start all processes again")
             for one in heard[0]:

@@ -16,6 +16,7 @@ from lightning_vfl.federation.versions import versions
 from lightning_vfl.protocols.loading import rounds_in
 from lightning_vfl.protocols.owner_keys import new_key, save_key
 from lightning_vfl.protocols.run_folder import run_folder
+from lightning_vfl.types import Seat
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Run:
     def rounds(self) -> int:
         """Training rounds of the checkpoint; 0: there is none."""
         return 0 if self.checkpoint is None else rounds_in(Path(self.checkpoint))
+
+    def take_seat(self, seat: Seat) -> None:
+        """Say to the data which seat this process has, and who has labels."""
+        names = [party.name for party in self.charter.parties] if self.data.own_files else None
+        self.data.take_seat(seat, names, self.model.active, self.model.labels_everywhere)
 
     def use_fitted(self) -> None:
         """Prepare new records as those that the model was trained on."""

@@ -18,6 +18,8 @@ from lightning_vfl.federation.decoupled_at_party import DecoupledAtParty
 from lightning_vfl.federation.decoupled_at_server import DecoupledAtServer
 from lightning_vfl.federation.events_at_party import EventsAtParty
 from lightning_vfl.federation.events_at_server import EventsAtServer
+from lightning_vfl.federation.heads_at_party import HeadsAtParty
+from lightning_vfl.federation.heads_at_server import HeadsAtServer
 from lightning_vfl.federation.hub import Hub, Request
 from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.link import Link
@@ -33,6 +35,7 @@ from lightning_vfl.federation.watch import State, counts, watched
 from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
+from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.types import Seat
 
 _LATE = 15.0  # seconds in which parties that are still being started are told why nothing will begin
@@ -57,7 +60,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     _warn_of_end(charter)
     names = tuple(party.name for party in charter.parties)
     reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, hub, party, hello))
-    run.data.take_seat(Seat(None), names if run.data.own_files else None, run.model.active)
+    run.take_seat(Seat(None))
     roll_call = (
         RollCall(run.data, names, charter.alignment, run.model.active, charter.normalise)
         if run.data.own_files
@@ -143,8 +146,7 @@ def take_part(run: Run, name: str, new_ledger_after: str = "") -> None:
 
     try:
         with watched(seat, state):
-            names = tuple(one.name for one in charter.parties)
-            run.data.take_seat(Seat(party), names if run.data.own_files else None, run.model.active)
+            run.take_seat(Seat(party))
             hello = {
                 **run.about(),
                 "recipe": dict(run.recipe),
@@ -176,7 +178,7 @@ def take_part(run: Run, name: str, new_ledger_after: str = "") -> None:
                     place.link,
                     run.data,
                     charter.alignment,
-                    others=[m for m in range(len(names)) if m != party] if run.model.active == party else (),
+                    others=[m for m in range(len(charter.parties)) if m != party] if run.model.active == party else (),
                     seals=place.seals,
                     keep=Path(run.trainer.default_root_dir) / f"{charter.federation}.{name}.alignment",
                     normalise=charter.normalise,
@@ -220,6 +222,8 @@ def _places(model: Any) -> tuple[type[AtServer], type[AtParty]]:
     """The places of a protocol: the server's, and a party's."""
     if isinstance(model, AsyncVFL):
         return EventsAtServer, EventsAtParty
+    if isinstance(model, HeadsVFL):
+        return HeadsAtServer, HeadsAtParty
     return (DecoupledAtServer, DecoupledAtParty) if isinstance(model, DecoupledVFL) else (RoundsAtServer, RoundsAtParty)
 
 

@@ -1,20 +1,24 @@
 """The base class of protocols without a server: every party has a head of its own, and needs the labels."""
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterator
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.plain import Mean
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.objectives import mean_loss
 from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_top
+from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
+from lightning_vfl.protocols.step import Step
+from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import RoundNames, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 from lightning_vfl.wire import Leg
 
 
@@ -41,11 +45,16 @@ class HeadsVFL(VFLModule):
         Part.LOCAL_UPDATE: "parties learn from losses of their own; use SplitVFL or AsyncVFL",
         Part.HALVES: "every party has a head of its own; use SplitVFL",
         Part.PROCESSES: "it draws in one process; use devices: 1",
-        Part.FEDERATION: "every party needs the labels, and the tables of a federation have them at one host; use "
-        "SplitVFL with TaskSampling",
+        Part.FEDERATION: None,
     }
     parties_learn_from_joiner = False  # there is no server
+    labels_everywhere = True
+    exchanges: ClassVar[bool] = False
+    """Whether parties send each other their embeddings, and learn from each other's gradients."""
+    replayed: Any = None
+    """What has happened in a federation, if this training repeats it."""
     top: nn.ModuleList
+    _unlearnt: nn.Parameter
 
     def __init__(
         self,
@@ -56,20 +65,113 @@ class HeadsVFL(VFLModule):
         **settings: Any,
     ) -> None:
         super().__init__(aggregator or Mean(), bottom, top, width, **settings)
+        self.__dict__["_unlearnt"] = nn.Parameter(torch.zeros(()))  # not registered
 
     def build(self) -> None:
         super().build()
-        outputs = self.objective.outputs(self.hparams["num_classes"])
-        head: Any = self._top  # not in halves, which are refused
         self.costs.know()  # of one head
-        more = (build_top(head, self.top_width(), outputs, self.keys) for _ in range(self.roster.parties - 1))
-        self.top = nn.ModuleList([self.top, *more])
+        first = [] if self.keys else [self.top]  # which was drawn with the server's key
+        self.top = nn.ModuleList([*first, *map(self._new_head, range(len(first), self.roster.parties))])
+        if self.place is None:
+            return
+        if self.exchanges and len({*self.embedding_widths}) > 1:
+            raise ConfigurationError(
+                f"{type(self).__name__} needs embeddings of one width between processes; give {self.aggregator!r} one"
+            )
+        keep_own(self, self.place.seat)
+
+    def _new_head(self, party: int) -> nn.Module:
+        head: Any = self._top  # not in halves, which are refused
+        outputs = self.objective.outputs(self.hparams["num_classes"])
+        return build_top(head, self.top_width(), outputs, self.keys, (), party)
+
+    def initial_networks(self, party: int) -> nn.Module:
+        return nn.ModuleList([super().initial_networks(party), self._new_head(party)])
+
+    def named_parameters(self, *given: Any, **settings: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """As torch's; the server of a federation has no network, and its optimiser a number that never changes."""
+        yield from super().named_parameters(*given, **settings)
+        if self.place is not None and self.place.seat.party is None:
+            yield "nothing", self._unlearnt
+
+    # ---- training
+
+    @final
+    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
+        """One step of every party that learns, on its own loss."""
+        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
+        if self.place is not None:
+            return self.place.step(self, batch, names)
+        plan = None if self.replayed is None else self.replayed.plan(names.round, 1)
+        self.enter(len(batch.record_ids), plan)
+        learners = self.learning if plan is None else plan.learning
+        if not learners:
+            return Step(None)
+        losses = self.losses(batch, names, learners)
+        return Step(
+            torch.stack(losses).sum(), learners, withheld=[x for m, x in enumerate(self.top) if m not in learners]
+        )
+
+    @property
+    def learning(self) -> Collection[int]:
+        """The parties that learn."""
+        return range(self.roster.parties)
+
+    def enter(self, rows: int, happened: RoundPlan | None = None) -> None:
+        """Count a round with so many records, as it is planned or as it has ``happened`` between processes."""
+        learners = self.learning if happened is None else happened.learning
+        self.clock.advance(self.seconds(rows) if happened is None else happened.seconds)
+        self.books.mini_batches += len(learners)
+
+    def training_legs(self, rows: int) -> list[Leg]:
+        """What parties send in a round: here nothing; between processes a message without rows, that one has learnt."""
+        return [*self.wire.legs(0, self.embedding_widths, (), self.roster)]
+
+    def seconds(self, rows: int) -> float:
+        """The simulated seconds of a round."""
+        costs = self.costs.of_round(rows)
+        return float((costs.forward + costs.backward)[[*self.learning]].max())
+
+    def losses(self, batch: VerticalBatch, names: RoundNames, parties: Collection[int]) -> list[Tensor]:
+        """The losses of these parties; by default each with its own columns alone."""
+        h = self.bottoms.some(batch.features, parties)
+        losses = []
+        for party in parties:
+            there = Roll.everyone(self.roster.parties).holders(h[party], batch.present)[:, party]
+            losses.append(weighted_loss(self, self.head_of(party, h[party]), batch, there.float()))
+        return losses
+
+    def head_of(self, party: int, value: Tensor) -> Tensor:
+        """The output of a party's head; what a head draws in training depends on the round and its party alone."""
+        self._seed_top(value.device, party, f"head {party}")
+        output: Tensor = self.top[party](value)
+        return output
+
+    # ---- predictions
+
+    def inputs(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> tuple[Tensor, ...]:
+        """What the heads get of M embeddings (B, D_m); by default, each its party's own."""
+        return h
+
+    def output_of(
+        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
+    ) -> Tensor:
+        outputs = map(self.head_of, range(self.roster.parties), self.inputs(h, roll, present))
+        return mean_of_holders(torch.stack([*outputs]), roll.holders(h[0], present))
+
+    @property
+    def labels_here(self) -> bool:
+        return True
+
+    @property
+    def repeats_the_past(self) -> bool:
+        return self.replayed is not None
+
+    def top_width(self) -> int:
+        return super().top_width() if self.exchanges else self.aggregator.widths(self.width, self.roster)[0]
 
     def more_legs(self, rows: int) -> tuple[Leg, ...]:
         return ()
-
-    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        return self.output_in_the_clear(batch)
 
     def owners(self) -> Iterator[nn.Module]:
         for pair in zip(self.bottoms.parties, self.top, strict=True):

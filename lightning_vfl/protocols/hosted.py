@@ -1,5 +1,7 @@
 """What a process of a federation keeps of a model: the networks of its own seat."""
 
+from torch import nn
+
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.protocols.model import SplitModel
@@ -33,6 +35,10 @@ def keep_own(module: SplitModel, seat: Seat) -> None:
         module.top.active = Behind(f"party {active}")
     elif isinstance(module.top, HalvedTop) and seat.party == active:
         module.top.server = Elsewhere("the server")
+    elif isinstance(module.top, nn.ModuleList):  # a head of each party
+        for party in range(module.roster.parties):
+            if party != seat.party:
+                module.top[party] = Elsewhere(f"party {party}")
     else:
         holder = active if module.labels_stay and not module.halved else None
         if seat.party != holder:

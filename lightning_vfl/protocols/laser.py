@@ -1,15 +1,16 @@
 """LaserVFL: a head at every party, trained for every subset of the parties by task sampling."""
 
+from collections.abc import Collection
 from math import comb
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS
-from lightning_vfl.protocols.heads import HeadsVFL, mean_of_holders, weighted_loss
-from lightning_vfl.protocols.step import Step
+from lightning_vfl.protocols.heads import HeadsVFL, weighted_loss
 from lightning_vfl.protocols.subset_copies import draws, repeated, table_of_sizes
+from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows
 from lightning_vfl.wire import Leg
@@ -50,34 +51,27 @@ class LaserVFL(HeadsVFL):
         Part.AUDIT: "a listener hears no message between parties; audit SplitVFL with Mean, whose server gets what a "
         "party gets here"
     }
+    exchanges = True
 
-    @final
-    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        """Run one round."""
-        self._enter(len(batch.record_ids))
-        h = self.bottoms(batch.features)
-        everybody = Roll.everyone(self.roster.parties)
-        present = self._subsets(batch, names)  # (head, size, B, M)
-        parties, rows = self.roster.parties, len(h[0])
-        flat = present.reshape(-1, parties)
-        z = self.joined(tuple(x.repeat(parties * parties, 1) for x in h), everybody, flat)
-        wide = repeated(batch, parties, flat[: parties * rows], None)
-        if batch.weights is not None:
-            wide = wide._replace(weights=batch.weights.repeat(parties))
-        weights = head_weights(everybody.holders(h[0], batch.present))
-        losses = [
-            weighted_loss(self, self.top[m](own), wide, weights[m].reshape(-1)) * parties
-            for m, own in enumerate(z.chunk(parties))
-        ]
-        return Step(torch.stack(losses).sum())
+    def losses(self, batch: VerticalBatch, names: RoundNames, parties: Collection[int]) -> list[Tensor]:
+        present = self.subsets(batch, names)
+        sent = [x.expand(self.roster.parties, *x.shape).unbind() for x in self.bottoms(batch.features)]
+        return [self.loss_of(party, tuple(x[party] for x in sent), batch, present) for party in parties]
 
-    def output_of(
-        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
-    ) -> Tensor:
-        z = self.joined(h, roll, present)
-        return mean_of_holders(torch.stack([head(z) for head in self.top]), roll.holders(h[0], present))
+    def loss_of(self, party: int, h: tuple[Tensor, ...], batch: VerticalBatch, present: Tensor) -> Tensor:
+        """The loss of a party's head on the embeddings (B, D_m) that it has got; ``present``: of all ``subsets``."""
+        parties = self.roster.parties
+        own = present[party].reshape(-1, parties)
+        everybody = Roll.everyone(parties)
+        z = self.joined(tuple(x.repeat(parties, 1) for x in h), everybody, own)
+        wide = repeated(batch, parties, own, None if batch.weights is None else batch.weights.repeat(parties))
+        weights = head_weights(everybody.holders(h[0], batch.present))[party].reshape(-1)
+        return weighted_loss(self, self.head_of(party, z), wide, weights) * parties
 
-    def _subsets(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
+    def inputs(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> tuple[Tensor, ...]:
+        return (self.joined(h, roll, present),) * self.roster.parties
+
+    def subsets(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """(M, M, B, M) bool: for each head and size, a subset of the record's holders with the head's party in it."""
         parties, device = self.roster.parties, batch.record_ids.device
         there = Roll.everyone(parties).holders(batch.record_ids, batch.present)
@@ -89,19 +83,22 @@ class LaserVFL(HeadsVFL):
         drawn = (lots.argsort(3).argsort(3) < size) & there[:, None, None]
         return drawn.permute(1, 2, 0, 3)
 
-    def _enter(self, rows: int) -> None:
-        """Count the bytes between the parties and the seconds of a round."""
-        costs, parties = self.costs.of_round(rows), self.roster.parties
-        elements = rows * torch.tensor(self.embedding_widths) * (parties - 1)
-        legs = [Leg(kind, "peers", elements, FLOAT_BITS) for kind in ("embeddings", "gradients")]
-        for leg in legs:
+    def training_legs(self, rows: int) -> list[Leg]:
+        elements = rows * torch.tensor(self.embedding_widths) * (self.roster.parties - 1)
+        return [Leg(kind, "peers", elements, FLOAT_BITS) for kind in ("embeddings", "gradients")]
+
+    def enter(self, rows: int, happened: RoundPlan | None = None) -> None:
+        super().enter(rows, happened)
+        for leg in self.training_legs(rows):
             self.books.meter.add(leg)
-        self.books.mini_batches += parties
+
+    def seconds(self, rows: int) -> float:
+        costs, parties = self.costs.of_round(rows), self.roster.parties
         head = self.costs.work()[1]
         heads = torch.full((parties,), (head.forward + head.backward) * rows * parties, dtype=torch.float64)
-        sending = sum(float(self.clock.transfer(leg).max()) for leg in legs)
+        sending = sum(float(self.clock.transfer(leg).max()) for leg in self.training_legs(rows))
         work = costs.forward.max() + costs.backward.max() + self.clock.computing(heads).max()
-        self.clock.advance(sending + float(work))
+        return sending + float(work)
 
 
 def head_weights(there: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """LocalVFL: one party alone, without the others."""
 
-from typing import Any, ClassVar, final
+from collections.abc import Collection
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -9,10 +10,9 @@ from lightning_vfl.checks import within
 from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.protocols.build import BottomFactory, TopFactory
-from lightning_vfl.protocols.heads import HeadsVFL, weighted_loss
-from lightning_vfl.protocols.step import Step
+from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Roll
 
 
 class LocalVFL(HeadsVFL):
@@ -56,19 +56,9 @@ class LocalVFL(HeadsVFL):
         super().build()
         within("party of LocalVFL", self.party, 0, self.roster.parties - 1, whole=True)
 
-    def top_width(self) -> int:
-        return self.aggregator.widths(self.width, self.roster)[0]
-
-    @final
-    def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        """One step of the party on its own loss."""
-        party, costs = self.party, self.costs.of_round(len(batch.record_ids))
-        self.clock.advance(float(costs.forward[party] + costs.backward[party]))
-        self.books.mini_batches += 1
-        h = self.bottoms.one(party, batch.features[party])
-        there = Roll.everyone(self.roster.parties).holders(h, batch.present)[:, party]
-        loss = weighted_loss(self, self.top[party](h), batch, there.float())
-        return Step(loss, (party,), withheld=[head for m, head in enumerate(self.top) if m != party])
+    @property
+    def learning(self) -> Collection[int]:
+        return (self.party,)
 
     def output_of(
         self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None

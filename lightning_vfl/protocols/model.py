@@ -194,11 +194,12 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     joiner: str = "the server"  # who joins the embeddings, in words
     parties_learn_from_joiner = True  # by gradients of their embeddings
     seeds_networks: bool = True  # whether a step seeds torch's global generator, for dropout in networks
+    labels_everywhere: ClassVar[bool] = False  # whether every party learns with the labels of its own
     says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
     unsupported: ClassVar[Unsupported] = {
         Part.DOWNLINK: "use SplitVFL",
         Part.SUBSETS: "use SplitVFL",
-        Part.FEDERATION: "federated protocols: SplitVFL, AsyncVFL, DecoupledVFL",
+        Part.FEDERATION: "use SplitVFL, AsyncVFL, DecoupledVFL, LaserVFL or EnsembleVFL",
     }
     learns_locally = False  # a party makes a step of its own, before the optimiser's step is over
     _rate: float | None = None

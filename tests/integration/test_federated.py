@@ -8,6 +8,7 @@ import torch
 from tests.integration.injected import DIGITS, federated, simulated
 
 SHORT = ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "10", "--trainer.limit_val_batches", "2")
+PARTLY = ("--data.partitioner", "LimitedOverlap", "--data.partitioner.aligned", "800")
 LATE = ("--model.waiting", "Deadline", "--model.waiting.seconds", "0.3")
 VARYING = ("--model.allow_embeddings_by_subtraction", "true")
 MASKED = ("--model.aggregator", "MaskedSum", "--model.aggregator.clip", "4.0", "--model.aggregator.rekey_every", "3")
@@ -101,6 +102,28 @@ def test_a_top_in_halves_is_that_of_the_simulation(tmp_path, faults):
     assert two.metrics["val/loss"]
     assert two.books["meter"]["up/cut gradients"].tolist()[1:] == [0, 0, 0]
     assert not any("labels" in kind for kind in two.books["meter"])
+
+
+HEADS = {
+    "ensemble": (),
+    "laser": (),
+    "laser with the maximum": ("--model.aggregator", "Max", *PARTLY),
+    "laser with dropout": (
+        *("--model.bottom.activation", "torch.nn.Dropout"),
+        *("--model.top", "MLP", "--model.top.activation", "torch.nn.Dropout", "--trainer.gradient_clip_val", "0.1"),
+    ),
+    "ensemble with dropout": ("--model.bottom.activation", "torch.nn.Dropout", *PARTLY),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("case", HEADS)
+def test_heads_at_every_party_are_those_of_the_simulation(tmp_path, case):
+    recipe = (*DIGITS, "--config", f"protocol/{case.split()[0]}", *SHORT, *HEADS[case])
+    one = simulated(tmp_path, *recipe)
+    assert one.metrics["train/loss_epoch"]
+    assert one.differences(federated(tmp_path, *recipe)) == []
 
 
 DECOUPLED = (

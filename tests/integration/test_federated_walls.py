@@ -474,8 +474,9 @@ class Ids:
     num_classes, class_names = 2, (0, 1)
     everybody_holds = True
 
-    def __init__(self, ids):
-        self.ids = torch.tensor(ids).numpy()
+    def __init__(self, ids, digest=None):
+        self.ids, self.digest = torch.tensor(ids).numpy(), digest
+        self.copies = digest is not None
 
     def own_ids(self):
         return self.ids
@@ -495,6 +496,9 @@ class Ids:
 
     def own_shape(self):
         return (3,)
+
+    def labels_digest(self):
+        return self.digest
 
     def told_shapes(self, shapes, num_classes, class_names):
         self.told = shapes, num_classes, class_names
@@ -525,6 +529,22 @@ def test_the_roll_call_ends_for_all_with_the_common_records_or_with_one_line(kin
     else:
         assert len(set(ended)) == 1
         assert ("telco" if kind == Alignment.GIVEN else "no record in common") in ended[0]
+
+
+def test_a_copy_of_the_labels_that_differs_ends_the_roll_call_for_all():
+    hub, roll = Hub(2), RollCall(Ids([1], "aa" * 32), NAMES, Alignment.CLEAR)
+    hub.greet = roll.answer
+    data = [Ids([1], "aa" * 32), Ids([1], "bb" * 32)]
+
+    def seat(party):
+        try:
+            return roll.finish(10.0) if party == 2 else align(Link(Straight(hub, party)), data[party], Alignment.CLEAR)
+        except ConfigurationError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(3) as pool:
+        ended = set(pool.map(seat, range(3)))
+    assert ended == {"the labels of party telco are not those of the server for the same records; correct one of them"}
 
 
 def test_a_party_that_is_lost_in_the_roll_call_ends_it():

@@ -151,8 +151,7 @@ class CascadeVFL(VFLModule):
         Part.LOCAL_UPDATE: "bottoms learn where their replicas are; use SplitVFL or AsyncVFL",
         Part.HALVES: "an active party has the whole top; use SplitVFL",
         Part.PROCESSES: "it serves one event at a time in one process; use devices: 1",
-        Part.FEDERATION: "it needs labels at several parties, and the tables of a federation have those of one host; "
-        "use SplitVFL, AsyncVFL or DecoupledVFL",
+        Part.FEDERATION: "its events come in an order of virtual time; use SplitVFL, AsyncVFL or DecoupledVFL",
     }
 
     def __init__(

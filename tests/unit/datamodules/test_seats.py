@@ -192,7 +192,7 @@ def federation(
             (host / paths[reads].name).write_bytes(paths[reads].read_bytes())
         tables = {name: path.name for name, path in paths.items()}
         seats[party] = CSVTables(tables, data_dir=host, **settings)
-        seats[party].take_seat(Seat(party), PARTIES, labels_at)
+        seats[party].take_seat(Seat(party), PARTIES, labels_at, "label_copies" in settings)
     ids = {m: ids_from_tensor(ids_to_tensor(seats[m].own_ids())) for m in range(len(PARTIES))}
     order = seats[labels_at].split_records({} if given else {m: own for m, own in ids.items() if m != labels_at})
     order = {name: ids_from_tensor(ids_to_tensor(own)) for name, own in order.items()}
@@ -223,6 +223,7 @@ CASES: dict[str, dict[str, Any]] = {
     "stored": {"preprocess": "auto", "sample_weight": "value", "work_dir": "work"},
     "folds": {"categorical": ["plan"], "split": Folds(1, 4)},
     "values": {"categorical": ["plan"], "task": "regression", "label_column": "value"},
+    "copies": {"preprocess": "auto", "label_copies": PARTIES},
     "targets": {"categorical": ["plan"], "task": "regression", "label_column": ["value", "twice"]},
 }
 
@@ -244,6 +245,10 @@ def arranged(folder: Path, case: str, texts: bool, label_party: str) -> tuple[di
     used = {*labels, settings.get("sample_weight"), split.column if isinstance(split, RecordSplit) else None}
     unused = {"y", "value", "part"} - used
     table.drop(columns=list(unused)).to_csv(paths[label_party], index=False)
+    for party in settings.get("label_copies", ()):
+        if party != label_party:
+            own = pd.read_csv(paths[party]).merge(table[["id", *labels]], on="id", how="left")
+            own.to_csv(paths[party], index=False)
     return paths, settings
 
 
@@ -255,6 +260,7 @@ def arranged(folder: Path, case: str, texts: bool, label_party: str) -> tuple[di
         ("plain", True, "labels", None),
         ("column", False, "bank", None),
         ("plain", True, "bank", 0),
+        ("copies", True, "bank", None),
         ("woe", False, "bank", 0),  # the party with the labels counts them itself
         ("time", False, "telco", 1),
         ("weights", False, "bank", 0),
@@ -279,13 +285,43 @@ def test_seats_of_tables_have_the_bits_of_one_process(tmp_path, case, texts, lab
             else:
                 assert labels.shape == there.shape
                 assert labels.dtype == there.dtype
-                assert torch.equal(labels, there) if party == labels_at else poisoned(labels)
+                known = party == labels_at or case == "copies"
+                assert torch.equal(labels, there) if known else poisoned(labels)
         for batch, there in zip(data.train_dataloader(), whole.train_dataloader(), strict=True):
             assert torch.equal(batch.record_ids, there.record_ids)
             if party == labels_at and "sample_weight" in settings:
                 assert torch.equal(batch.weights, there.weights)
             else:
                 assert batch.weights is None
+
+
+def test_a_copy_of_the_labels_is_no_feature_and_must_be_the_same(tmp_path):
+    paths, settings = arranged(tmp_path, "copies", False, "labels")
+    whole = set_up(CSVTables(paths, **settings))
+    seats = federation(tmp_path, paths, **settings)
+    assert len({data.labels_digest() for data in seats.values()}) == 1
+    (tmp_path / "plain").mkdir()
+    plain, others = arranged(tmp_path / "plain", "auto", False, "labels")
+    assert whole.party_shapes == set_up(CSVTables(plain, **others)).party_shapes
+    table = pd.read_csv(paths["telco"])
+    place = table.index[table["id"] == 7][0]
+    table.loc[place, "y"] = "good" if table.loc[place, "y"] == "bad" else "bad"
+    table.to_csv(paths["telco"], index=False)
+    with pytest.raises(ConfigurationError, match="the labels of party 'telco' are not those of 'labels'"):
+        set_up(CSVTables(paths, **settings))
+    (tmp_path / "again").mkdir()
+    changed = federation(tmp_path / "again", paths, **settings)
+    digests = {party: data.labels_digest() for party, data in changed.items()}
+    assert [party for party in digests if digests[party] != digests[None]] == [1]
+
+
+def test_a_party_without_its_copy_of_the_labels_is_refused(tmp_path):
+    paths, settings = arranged(tmp_path, "copies", False, "labels")
+    data = CSVTables(paths, **settings | {"label_copies": ["bank", "shop"]})
+    with pytest.raises(ConfigurationError, match="party 'telco' needs the labels in its table"):
+        data.take_seat(Seat(0), PARTIES, None, True)
+    with pytest.raises(ConfigurationError, match="label_copies names 'tele', which has no table; "):
+        CSVTables(paths, **settings | {"label_copies": ["tele"]})
 
 
 def test_seats_do_not_share_a_work_folder(tmp_path):

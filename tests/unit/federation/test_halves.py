@@ -100,8 +100,8 @@ class InMemory:
         self.models, self.data, self.trainers, self.points = {}, {}, {}, {}
         for seat, own in zip((None, *range(PARTIES)), seated, strict=True):
             data = self.data[seat] = Blobs(batch_size=10)
-            data.take_seat(Seat(seat), None, active)
             module = self.models[seat] = make()
+            data.take_seat(Seat(seat), None, active, module.labels_everywhere)
             module.place = own
             module.build_for(data)
             self.points[seat] = ExperimentRecord()

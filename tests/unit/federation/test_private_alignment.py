@@ -28,6 +28,7 @@ class Ids:
 
     num_classes, class_names = 2, (0, 1)
     everybody_holds = True
+    copies = False
 
     def __init__(self, ids):
         self.ids = None if ids is None else np.sort(np.array(ids))

@@ -298,7 +298,7 @@ def test_every_subset_of_a_head_contains_its_party():
     module = LaserVFL(width=4, seed=0, party_shapes=[(1,)] * 4, num_classes=2)
     module.configure_model()
     present = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 0]], dtype=torch.bool)
-    drawn = module._subsets(batch_of(2, present), NAMES)
+    drawn = module.subsets(batch_of(2, present), NAMES)
     for head in range(4):
         for size in range(1, 5):
             whole, partly = drawn[head, size - 1]
@@ -318,7 +318,7 @@ def test_the_loss_of_laser_is_the_sum_of_the_weighted_losses_of_single_rows():
     present = torch.tensor([[1, 1, 1], [1, 0, 1], [0, 1, 0], [1, 1, 0]], dtype=torch.bool)
     batch = VerticalBatch(features, torch.arange(4) % 3, torch.arange(4), present)
     found = module.step(batch, NAMES).loss
-    drawn = module._subsets(batch, NAMES)
+    drawn = module.subsets(batch, NAMES)
     h = [bottom(x) for bottom, x in zip(module.bottoms.parties, features, strict=True)]
     total = 0.0
     for row in range(4):
