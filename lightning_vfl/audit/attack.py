@@ -138,7 +138,7 @@ class NotAttacked(Exception):
 class Attack(ABC):
     """An attack on a training or on its messages.
 
-    One attack is one file with a final class, best a dataclass. Its attributes are its settings.
+    An attack is a final class, best a dataclass. Its attributes are its settings.
 
     Class data:
         target: what it guesses.
