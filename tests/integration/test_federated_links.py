@@ -34,10 +34,10 @@ class Link:
 
     def redirect(self):
         """In the party's process: dial the proxy instead of the server."""
-        from lightning_vfl.federation import session
+        from lightning_vfl.federation import over_grpc
         from lightning_vfl.federation.grpc_client import Dialled
 
-        session.Dialled = lambda _, *rest, **more: Dialled(f"127.0.0.1:{self.port}", *rest, **more)
+        over_grpc.Dialled = lambda _, *rest, **more: Dialled(f"127.0.0.1:{self.port}", *rest, **more)
 
     def cut(self, seconds):
         """End all connections; accept new ones after so many seconds."""
