@@ -61,7 +61,7 @@ def sharing(_: int = 0) -> tuple[float, float]:
     data.setup("fit")
     module = build(LagrangeCoded(blocks=BLOCKS, privacy=PRIVACY), data)
     records = ExpandedRecords(data.records("train"), module.bottoms, torch.device("cpu"))
-    setup, basis, names = needed(module.aggregator.setup), module.costs.basis_widths(), RoundNames(0, Stage.FIT, 0)
+    setup, basis, names = needed(module.aggregator.setup), module.costs.basis_widths, RoundNames(0, Stage.FIT, 0)
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     set_up_all(setup, records, basis, module.roster, names, {}, "LagrangeCoded")
     seconds = time.perf_counter() - began

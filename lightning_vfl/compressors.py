@@ -14,7 +14,7 @@ from lightning_vfl.checks import one_of, positive, within
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import RoundNames
+from lightning_vfl.types import Parties, RoundNames, Tensors
 
 __all__ = ["Compressor", "Quantise", "TopK"]
 
@@ -33,11 +33,11 @@ class Compressor(Rebuildable, ABC):
     feedback: bool = False
 
     @abstractmethod
-    def encode(self, h: Tensor) -> tuple[Tensor, ...]:
+    def encode(self, h: Tensor) -> Tensors:
         """What is sent of h (B, D)."""
 
     @abstractmethod
-    def decode(self, tensors: tuple[Tensor, ...], width: int) -> Tensor:
+    def decode(self, tensors: Tensors, width: int) -> Tensor:
         """(B, D) float32, what the receiver has instead of h, D = ``width``."""
 
     def parts(self, width: int) -> list["_Part"]:
@@ -73,14 +73,14 @@ class TopK(Compressor):
         self.share = None if share is None else within("share", share, above=0, most=1)
         self.feedback = feedback
 
-    def encode(self, h: Tensor) -> tuple[Tensor, ...]:
+    def encode(self, h: Tensor) -> Tensors:
         width = h.shape[1]
         k = self.k or max(1, round((self.share or 0) * width))
         within("k of TopK", k, 1, width, whole=True, advice="use at most the width, or share")
         places = h.abs().topk(k, dim=1).indices
         return h.gather(1, places), places.to(_dtype_of_places(width))
 
-    def decode(self, tensors: tuple[Tensor, ...], width: int) -> Tensor:
+    def decode(self, tensors: Tensors, width: int) -> Tensor:
         kept, places = tensors
         where = places.long()
         if where.numel() and not 0 <= int(where.min()) <= int(where.max()) < width:
@@ -110,7 +110,7 @@ class Quantise(Compressor):
         self.bits = one_of("bits", bits, (1, 2, 4, 8))
         self.feedback = feedback
 
-    def encode(self, h: Tensor) -> tuple[Tensor, ...]:
+    def encode(self, h: Tensor) -> Tensors:
         low, high = h.aminmax(dim=1, keepdim=True)
         most = 2**self.bits - 1
         step = (high - low) / most
@@ -121,7 +121,7 @@ class Quantise(Compressor):
         packed = (padded.view(len(h), -1, together).int() << shifts).sum(2)
         return packed.to(torch.uint8), torch.cat([low, step], dim=1)
 
-    def decode(self, tensors: tuple[Tensor, ...], width: int) -> Tensor:
+    def decode(self, tensors: Tensors, width: int) -> Tensor:
         packed, scales = tensors
         shifts = torch.arange(8 // self.bits, device=packed.device) * self.bits
         levels = (packed.int()[..., None] >> shifts) & (2**self.bits - 1)
@@ -209,7 +209,7 @@ class Sender:
             self._left_out[party] = ids, whole - unpacked(self.compressor, message, whole.shape[1], self.what)
         return message
 
-    def settle(self, parties: tuple[int, ...]) -> None:
+    def settle(self, parties: Parties) -> None:
         """Keep what the messages of these parties have left out; those of others were not used."""
         for party in parties:
             if party in self._left_out:

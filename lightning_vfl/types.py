@@ -4,10 +4,10 @@ Letters with the same meaning everywhere: M parties, P parties hosted in this pr
 D embedding width, S_m the per-record shape of party m's features.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -24,6 +24,9 @@ Parties = tuple[int, ...]
 Widths = tuple[int, ...]
 """A width for each party, in the order of their numbers."""
 
+Tensors = tuple[Tensor, ...]
+"""Several tensors, most often one for each party."""
+
 
 class Stage(StrEnum):
     """The stage to which a round belongs. A stage equals its string; streams, logs and texts use this string."""
@@ -34,8 +37,7 @@ class Stage(StrEnum):
     TEST = "test"
     PREDICT = "predict"
 
-    def __repr__(self) -> str:
-        return repr(self.value)  # the printed form is part of the names of random streams
+    __repr__ = str.__repr__  # the printed form is part of the names of random streams
 
 
 def stage_of(stage: Stage) -> Stage:
@@ -51,7 +53,7 @@ class Event(NamedTuple):
     request: int
     start: float
     end: float
-    refresh: tuple[int, ...]
+    refresh: Parties
 
 
 class Joint(NamedTuple):
@@ -63,7 +65,7 @@ class Joint(NamedTuple):
 
     start: int
     total: int
-    held: tuple[int, ...] | None = None
+    held: Parties | None = None
     ids: "NDArray[np.int64] | None" = None
 
 
@@ -77,7 +79,7 @@ class VerticalBatch(NamedTuple):
     Record ids are POSITIONS in the stage's records; the user's own ids stay in the datamodule.
     """
 
-    features: tuple[Tensor, ...]
+    features: Tensors
     labels: Tensor | None
     record_ids: Tensor
     present: Tensor | None = None
@@ -110,7 +112,7 @@ class RecordSource(Protocol):
         """N, the number of records."""
         ...
 
-    def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
+    def rows(self, ids: Tensor) -> Tensors:
         """The features of the records at positions ``ids``: for each party (B, *S_m)."""
         ...
 
@@ -237,6 +239,16 @@ class PartyRecords(Protocol):
         ...
 
 
+def mask_of(parties: Iterable[int], m: int) -> Tensor:
+    """(M,) bool, True for these parties."""
+    return _mask(frozenset(parties), m).clone()
+
+
+@lru_cache(maxsize=1024)  # a round asks half a dozen times, nearly always for the same parties
+def _mask(parties: frozenset[int], m: int) -> Tensor:
+    return torch.tensor([party in parties for party in range(m)])
+
+
 class RoundNames(NamedTuple):
     """The names of a round's random streams; a rank is never part of them."""
 
@@ -255,7 +267,7 @@ class Roster:
         hosts: H, the number of participants that join embeddings; only decoupled training has several.
     """
 
-    groups: tuple[tuple[int, ...], ...]
+    groups: tuple[Parties, ...]
     active: int | None = None
     hosts: int = 1
 
@@ -271,12 +283,12 @@ class Roster:
         return sum(len(group) for group in self.groups)
 
     @cached_property
-    def shared(self) -> tuple[tuple[int, ...], ...]:
+    def shared(self) -> tuple[Parties, ...]:
         """The groups of several parties, which share one bottom."""
         return tuple(group for group in self.groups if len(group) > 1)
 
     @cached_property
-    def passive(self) -> tuple[tuple[int, ...], ...]:
+    def passive(self) -> tuple[Parties, ...]:
         """The groups without the group of the active party, C_0 (vFedSec, section 3.1)."""
         return tuple(group for group in self.groups if self.active not in group)
 
@@ -348,9 +360,14 @@ class Roll:
         return bool(self.included.all())
 
     @cached_property
-    def included_parties(self) -> tuple[int, ...]:
+    def included_parties(self) -> Parties:
         """The numbers of the included parties."""
         return tuple(self.included.nonzero().flatten().tolist())
+
+    @cached_property
+    def responding(self) -> Parties:
+        """The numbers of the parties that have answered the last leg."""
+        return tuple(self.responders.nonzero().flatten().tolist())
 
     def holders(self, like: Tensor, present: Tensor | None) -> Tensor:
         """(B, M) bool, the included parties that hold each record.
@@ -363,6 +380,6 @@ class Roll:
         return included.expand(len(like), -1) if present is None else present & included
 
     @cached_property
-    def counted(self) -> tuple[int, ...]:
+    def counted(self) -> Parties:
         """The parties that count in the aggregate: included or filled."""
         return tuple((self.included | self.filled).nonzero().flatten().tolist())

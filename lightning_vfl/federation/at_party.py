@@ -15,7 +15,6 @@ from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import Key
 from lightning_vfl.federation.letters import Seals, for_receiver, read, written
 from lightning_vfl.federation.link import Link
-from lightning_vfl.federation.told_plans import mask_of
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.objectives import labels_of
@@ -23,7 +22,7 @@ from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, mask_of
 from lightning_vfl.wire import Message, PartyView
 
 

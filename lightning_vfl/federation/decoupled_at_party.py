@@ -9,12 +9,12 @@ from lightning_vfl.federation.at_party import AtParty, nothing_learnt
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import Seals
 from lightning_vfl.federation.link import Link
-from lightning_vfl.federation.told_plans import mask_of, plan_of
+from lightning_vfl.federation.told_plans import plan_of
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.decoupled.collection import in_parts
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.types import RoundNames, VerticalBatch
+from lightning_vfl.types import RoundNames, VerticalBatch, mask_of
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from lightning_vfl.federation.answers import answered, differentiated
 from lightning_vfl.federation.at_party import AtParty, Evaluation
 from lightning_vfl.federation.attendance import OUTPUTS
 from lightning_vfl.federation.hub import Key
-from lightning_vfl.federation.told_plans import mask_of, plan_of
+from lightning_vfl.federation.told_plans import plan_of
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, VerticalBatch, mask_of
 from lightning_vfl.wire import Message, PartyView
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from lightning_vfl.protocols.owner_keys import FILE, read_key
 class Replay(Callback):
     """Puts a party back to the state from which it has come back in the federation.
 
-    ``SplitVFL.replayed`` repeats the rounds themselves, and ``AsyncVFL.replayed`` the events.
+    ``SplitVFL.replayed`` repeats the rounds themselves, and ``AsyncVFL.replayed_events`` the events.
 
     Args:
         record: of the federation.
@@ -60,7 +60,7 @@ class Replay(Callback):
                 f"{self.record.path} is of {self.record.parties} parties, the recipe has {module.roster.parties}"
             )
         if isinstance(module, AsyncVFL):
-            module.replayed = lambda planned: Recorded(planned, module, self.record)
+            module.replayed_events = lambda planned: Recorded(planned, module, self.record)
         else:
             module.replayed = self.record
         module.bottoms.groups = ()

@@ -17,7 +17,7 @@ from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import Seals, merged, read, written
 from lightning_vfl.federation.link import Link, fields_of
 from lightning_vfl.federation.sum_guard import SumGuard
-from lightning_vfl.federation.told_plans import called_plan, mask_of, plan_of
+from lightning_vfl.federation.told_plans import called_plan, plan_of
 from lightning_vfl.federation.turns import CUT, at_of, turns_of
 from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round
@@ -25,7 +25,17 @@ from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, Stage, VerticalBatch, joint_rows, stage_of
+from lightning_vfl.types import (
+    RecordSource,
+    Roll,
+    RoundNames,
+    Rows,
+    Stage,
+    VerticalBatch,
+    joint_rows,
+    mask_of,
+    stage_of,
+)
 from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, PartyView
 
 if TYPE_CHECKING:
@@ -280,7 +290,7 @@ class RoundsAtParty(AtParty):
         everybody = torch.ones(roster.parties, dtype=torch.bool)
         rows = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
         view = PartyView(names, roster, (self.party,), everybody, rows, agreed=agreed)
-        memory = setup.empty_memory(len(source), module.costs.basis_widths(), view)
+        memory = setup.empty_memory(len(source), module.costs.basis_widths, view)
         offers = setup.offer(records, memory, view)
         message: Message | None = next(offers, None)
         while True:

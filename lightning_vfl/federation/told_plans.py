@@ -1,7 +1,6 @@
 """What has become of a round, as the server tells it to the parties."""
 
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from lightning_vfl.federation.calls import numbers
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll
+from lightning_vfl.types import Roll, mask_of
 
 
 def told_plan(plan: RoundPlan) -> dict[str, Any]:
@@ -37,13 +36,3 @@ def plan_of(told: Mapping[str, Any], m: int) -> RoundPlan:
 def called_plan(called: Tensor) -> RoundPlan:
     """The plan of a round in which all that are called are in."""
     return RoundPlan(Roll.of(called), called, (called,), called, 0.0, False)
-
-
-def mask_of(parties: Iterable[int], m: int) -> Tensor:
-    """(M,) bool, True for these parties."""
-    return _mask(frozenset(parties), m).clone()
-
-
-@lru_cache(maxsize=1024)  # a round asks half a dozen times, nearly always for the same parties
-def _mask(parties: frozenset[int], m: int) -> Tensor:
-    return torch.tensor([party in parties for party in range(m)])

@@ -47,7 +47,7 @@ class PolynomialNetwork(nn.Module):
 
     def expand(self, x: Tensor) -> Tensor:
         """(B, D·d + 1): powers 1..D of every feature, then the constant 1."""
-        flat = as_real(x).flatten(1)
+        flat = (x if x.is_floating_point() else as_real(x)).flatten(1)
         powers = [flat]
         for _ in range(self.degree - 1):
             powers.append(powers[-1] * flat)

@@ -32,7 +32,7 @@ from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.streams import Name, secret_bytes, seed_of, seed_torch
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, VerticalBatch
+from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, VerticalBatch, mask_of
 from lightning_vfl.wire import Leg, Message
 
 
@@ -97,7 +97,7 @@ class AsyncVFL(VFLModule):
         Part.FEDERATION: None,
         Part.HALVES: "the server holds the labels; use SplitVFL",
     }
-    replayed: Callable[[FirstComeFirstServed], Schedule] | None = None
+    replayed_events: Callable[[FirstComeFirstServed], Schedule] | None = None
     """Makes the order of events that have happened in a federation, if this training repeats it."""
     _event_costs: RoundCosts
 
@@ -151,7 +151,7 @@ class AsyncVFL(VFLModule):
         )
         if self.place is not None:
             return self.place.order(self, planned)
-        return planned if self.replayed is None else self.replayed(planned)
+        return planned if self.replayed_events is None else self.replayed_events(planned)
 
     @toolkit_hook
     def on_fit_start(self) -> None:
@@ -304,8 +304,7 @@ class AsyncVFL(VFLModule):
         self.counts.most_events = max(self.counts.most_events, event.request + 1)
         self.clock.advance_to(event.end)
         outcome = self.faults.at(2 * event.request, self.roster)
-        alone = torch.zeros(self.roster.parties, dtype=torch.bool)
-        alone[event.party] = True
+        alone = mask_of([event.party], self.roster.parties)
         for leg in self._event_costs.legs:
             self.books.meter.add(leg, alone & outcome.announced & outcome.sends)
         if event.refresh and self._event_costs.downlink is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -15,7 +15,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.simulation.meter import CommunicationMeter
-from lightning_vfl.types import Stage
+from lightning_vfl.types import Parties, Stage
 from lightning_vfl.wire import Leg
 
 
@@ -71,7 +71,7 @@ class Books:
     given_up: int = 0
     corrected: dict[int, int] = field(default_factory=dict)
     epoch_loss: EpochLoss = field(default_factory=EpochLoss)
-    left_out: tuple[int, ...] = ()
+    left_out: Parties = ()
     ran: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -94,14 +94,7 @@ class Books:
         return number
 
     def enter(self, plan: RoundPlan, costs: RoundCosts) -> None:
-        """Count the traffic of a planned round, and advance the clock by its seconds."""
-        self.enter_traffic(plan, costs)
-        for leg in costs.updates:
-            self.meter.add(leg, plan.learners)
-        self.clock.seconds += plan.seconds
-
-    def enter_traffic(self, plan: RoundPlan, costs: RoundCosts) -> None:
-        """Count the uploads and answers of a planned round, and the mini-batches that it uses."""
+        """Count the traffic of a planned round."""
         for leg, senders in zip(costs.legs, plan.sent, strict=True):
             self.meter.add(leg.among(plan.reached) if leg.to == "peers" else leg, senders)
         if costs.downlink is not None:
@@ -109,7 +102,8 @@ class Books:
         if not plan.skipped:
             for leg in costs.cut:
                 self.meter.add(leg)
-            self.mini_batches += len(plan.roll.included_parties)
+        for leg in costs.updates:
+            self.meter.add(leg, plan.learners)
 
     def enter_opening(self, legs: Sequence[Leg], stage: Stage, number: int) -> float:
         """Count the messages between parties at the beginning of a round; absent parties cause no delay.
@@ -183,8 +177,7 @@ class Books:
 @lru_cache(maxsize=256)  # a run has few different opening legs
 def _timed(leg: Leg, stage: Stage, clock: VirtualClock) -> tuple[Leg, float]:
     """The leg, with the stage in its kind in evaluation, and its seconds."""
-    named = leg if stage == Stage.FIT else replace(leg, kind=f"{stage} {leg.kind}")
-    return named, float((clock.computing(leg.flops) + clock.transfer(leg)).max())
+    return leg.of_stage(stage), clock.taken_by(leg)
 
 
 def _plain(value: Any) -> Any:

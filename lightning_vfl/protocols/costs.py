@@ -1,6 +1,6 @@
 """The costs of rounds: seconds and traffic, from shapes, networks and the speeds of the clock."""
 
-from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from lightning_vfl.aggregators.clear import shared_bottoms_of
 from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS, GRADIENTS, HalvedTop
 from lightning_vfl.rounds.plan import RoundCosts
-from lightning_vfl.types import Roster, Stage
+from lightning_vfl.types import Roster, Stage, Widths, mask_of
 from lightning_vfl.wire import Gate, Leg, LinearForms
 
 
@@ -23,12 +23,10 @@ class Costs:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self._work: tuple[list[Work], Work] | None = None
         self._active_work: Work | None = None
         self._cut: int | None = module.top.cut if isinstance(module.top, HalvedTop) else None
-        self._basis: tuple[int, ...] | None = None
         self._rounds: dict[tuple[int, int], RoundCosts] = {}
-        self._evaluation: dict[tuple[int, Stage], tuple[Leg, ...]] = {}
+        self._evaluations: dict[tuple[int, int, Stage], tuple[tuple[Leg, ...], tuple[Leg, ...]]] = {}
         self._legs: dict[int, tuple[Leg, ...]] = {}
 
     def of_round(self, rows: int, coded: int | None = None) -> RoundCosts:
@@ -47,7 +45,7 @@ class Costs:
         module = self.module
         legs = (*self.legs(coded), *module.more_legs(rows))
         downlink = module.wire.downlink(rows, module.embedding_widths, module.roster)
-        bottoms, top = self.work()
+        bottoms, top = self.work
         if (update := module.local_update) is not None:
             more = [update.flops(party, work) for party, work in enumerate(bottoms)]
             bottoms = [work._replace(backward=work.backward + flops) for work, flops in zip(bottoms, more, strict=True)]
@@ -57,12 +55,13 @@ class Costs:
         """Compute rounds again, for a clock with other speeds."""
         self._rounds.clear()
 
-    def legs_of_evaluation(self, rows: int, stage: Stage) -> tuple[Leg, ...]:
-        """The legs of a round of evaluation, under kinds of its own."""
-        if (rows, stage) not in self._evaluation:
-            named = (replace(leg, kind=f"{stage} {leg.kind}") for leg in self.legs(rows))
-            self._evaluation[rows, stage] = tuple(named)
-        return self._evaluation[rows, stage]
+    def of_evaluation(self, rows: int, coded: int, stage: Stage) -> tuple[tuple[Leg, ...], tuple[Leg, ...]]:
+        """The legs of a round of evaluation, and those that cross the cut of a top in it; arguments of ``of_round``."""
+        key = rows, coded, stage
+        if key not in self._evaluations:
+            legs = tuple(leg.of_stage(stage) for leg in self.legs(coded))
+            self._evaluations[key] = legs, tuple(leg.of_stage(stage) for leg in self.cut(rows)[:1])
+        return self._evaluations[key]
 
     def cut(self, rows: int) -> tuple[Leg, ...]:
         """What crosses the cut of a top in halves in a training round, and comes back; empty for any other top."""
@@ -77,29 +76,23 @@ class Costs:
         there = Leg(ACTIVATIONS, "parties", elements, FLOAT_BITS)
         return there, Leg(GRADIENTS, "server", elements, FLOAT_BITS, flops)
 
-    def cut_of_evaluation(self, rows: int, stage: Stage) -> tuple[Leg, ...]:
-        """What crosses the cut in a round of evaluation, under a kind of its own."""
-        return tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in self.cut(rows)[:1])
-
     def legs(self, rows: int) -> tuple[Leg, ...]:
         """The aggregator's legs in a round of ``rows`` (coded) rows."""
         if rows not in self._legs:
             module = self.module
-            self._legs[rows] = module.wire.legs(rows, module.embedding_widths, self.basis_widths(), module.roster)
+            self._legs[rows] = module.wire.legs(rows, module.embedding_widths, self.basis_widths, module.roster)
         return self._legs[rows]
 
+    @cached_property
     def work(self) -> tuple[list[Work], Work]:
         """FLOPs for one record: of each party's bottom, and of the top."""
-        if self._work is None:
-            module = self.module
-            server = module.top.server if isinstance(module.top, HalvedTop) else module.top
-            top = work_of(server, (module.top_width(),), input_gradient=True)
-            shapes = [tuple(shape) for shape in module.hparams["party_shapes"]]
-            bottoms = works_of(module.bottoms.parties, shapes)
-            if module.aggregator.form is LinearForms:  # no party runs its bottom: a leg counts the products
-                bottoms = [Work(0.0, work.backward) for work in bottoms]
-            self._work = bottoms, top
-        return self._work
+        module = self.module
+        server = module.top.server if isinstance(module.top, HalvedTop) else module.top
+        top = work_of(server, (module.top_width(),), input_gradient=True)
+        bottoms = works_of(module.bottoms.parties, [tuple(shape) for shape in module.hparams["party_shapes"]])
+        if module.aggregator.form is LinearForms:  # no party runs its bottom: a leg counts the products
+            bottoms = [Work(0.0, work.backward) for work in bottoms]
+        return bottoms, top
 
     def updates(self) -> tuple[Leg, ...]:
         """The model updates of groups that share a bottom, and the bottoms that the server returns."""
@@ -107,25 +100,19 @@ class Costs:
         if not groups:
             return ()
         sizes = [sum(p.numel() for p in bottom.parameters()) for bottom in self.module.bottoms.parties]
-        elements = torch.zeros(len(sizes), dtype=torch.int64)
-        for party in (m for group in groups for m in group):
-            elements[party] = sizes[party]
+        elements = torch.tensor(sizes) * mask_of([m for group in groups for m in group], len(sizes))
         up = Leg("model updates", "server", elements, shared_bottoms_of(self.module.aggregator).bits)
         return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS)
 
-    def basis_widths(self) -> tuple[int, ...]:
+    @cached_property
+    def basis_widths(self) -> Widths:
         """(M,) widths of the expanded features, for aggregators of ``LinearForms``; empty for others."""
-        if self.module.aggregator.form is not LinearForms:
-            return ()
-        if self._basis is None:
-            self._basis = tuple(len(network.weight) for network in self.module.bottoms.parties)
-        return self._basis
+        linear = self.module.aggregator.form is LinearForms
+        return tuple(len(network.weight) for network in self.module.bottoms.parties) if linear else ()
 
     def know(self) -> None:
         """Compute what depends on the networks, so that they are not needed any more."""
-        self.work()
-        self.cut(1)
-        self.basis_widths()
+        _ = self.work, self.cut(1), self.basis_widths
 
 
 def labels_leg(rows: int, roster: Roster) -> tuple[Leg, ...]:

@@ -49,11 +49,10 @@ def plan_evaluation(
 
 def forward_costs(module: MessageRounds, batch: VerticalBatch, names: RoundNames) -> RoundCosts:
     """Traffic and seconds of the forward half of a round; legs have the kinds of their stage."""
-    bottoms, top = module.costs.work()
+    bottoms, top = module.costs.work
     forward = [Work(work.forward, 0.0) for work in bottoms]
-    legs = module.costs.legs_of_evaluation(module.coded_rows(batch), names.stage)
     rows = joint_rows(batch).total
-    cut = module.costs.cut_of_evaluation(rows, names.stage)
+    legs, cut = module.costs.of_evaluation(rows, module.coded_rows(batch), names.stage)
     return RoundCosts.of(legs, None, rows, forward, Work(top.forward, 0.0), module.clock, cut=cut)
 
 
@@ -66,13 +65,9 @@ def faulty_output(
     """
     costs = forward_costs(module, batch, names)
     plan = plan_evaluation(module, costs, batch, names, faults)
-    called = int(plan.roll.called.sum())
-    if called:
+    if plan.reached:
         module.clock.advance(module.enter_opening(joint_rows(batch).total, names, plan.roll.called))
-    for leg, senders in zip(costs.legs, plan.sent, strict=True):
-        module.books.meter.add(leg.among(called), senders)
-    for leg in () if plan.skipped else costs.cut:
-        module.books.meter.add(leg)
+    module.books.enter(plan, costs)
     module.clock.advance(plan.seconds)
     if module.protected_evaluation:
         charge_evaluation(module, plan.roll, plan.sent[0], batch)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 _MARK = "_of_the_toolkit"
-_RUNNING = "_author_hooks"  # the attribute of a module that has the author's hooks that are running
+_RUNNING = "_author_hooks"  # the attribute of a module that has, by author's hook that runs, the toolkit's answer
 
 
 def toolkit_hook(hook: _Hook) -> _Hook:
@@ -49,7 +49,7 @@ def _beside(name: str, first_part: Callable[..., Any], author_part: Callable[...
 
     @wraps(author_part)
     def both(self: Any, *args: Any, **settings: Any) -> Any:
-        running = _running(self)
+        running: dict[str, Any] = self.__dict__.setdefault(_RUNNING, {})
         if name in running:  # a subclass of this class has called super(): the toolkit's part has run
             return author_part(self, *args, **settings)
         answer = first_part(self, *args, **settings)
@@ -71,9 +71,3 @@ def toolkit_part(cls: type, name: str) -> Callable[..., Any]:
     parts = [vars(base)[name] for base in cls.__mro__ if name in vars(base)]
     nearest: Callable[..., Any] = next(part for part in parts if hasattr(part, _MARK))
     return nearest
-
-
-def _running(module: Any) -> dict[str, Any]:
-    """The author's hooks that are running, by name: what the toolkit's part has answered."""
-    answers: dict[str, Any] = module.__dict__.setdefault(_RUNNING, {})
-    return answers

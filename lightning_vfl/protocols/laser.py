@@ -94,7 +94,7 @@ class LaserVFL(HeadsVFL):
 
     def seconds(self, rows: int) -> float:
         costs, parties = self.costs.of_round(rows), self.roster.parties
-        head = self.costs.work()[1]
+        head = self.costs.work[1]
         heads = torch.full((parties,), (head.forward + head.backward) * rows * parties, dtype=torch.float64)
         sending = sum(float(self.clock.transfer(leg).max()) for leg in self.training_legs(rows))
         work = costs.forward.max() + costs.backward.max() + self.clock.computing(heads).max()

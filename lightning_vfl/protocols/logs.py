@@ -50,12 +50,10 @@ def log_step(module: SplitModel, step: Step, batch: VerticalBatch, batch_idx: in
     if books.epoch_loss.rows:
         mean = books.epoch_loss.mean()
         module.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
-    if module.label_privacy.accountant is not None:
-        spent = torch.tensor(module.label_privacy.epsilon(), dtype=torch.float64)
-        module.log("privacy/label_epsilon", spent, on_step=False, on_epoch=True, batch_size=1)
-    if module.privacy.accountant is not None:
-        spent = torch.tensor(module.privacy.epsilon(), dtype=torch.float64)
-        module.log("privacy/epsilon", spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
+    for name, account in (("label_epsilon", module.label_privacy), ("epsilon", module.privacy)):
+        if account.accountant is not None:
+            spent = torch.tensor(account.epsilon(), dtype=torch.float64)
+            module.log(f"privacy/{name}", spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
 
 
 def show_loss(trainer: Trainer, loss: EpochLoss, batch_idx: int) -> None:

@@ -14,7 +14,6 @@ from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round, joint_ids
 from lightning_vfl.protocols.build import refuse_overlap
@@ -30,7 +29,18 @@ from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, contribute,
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import Roll, Roster, RoundNames, Stage, VerticalBatch, joint_rows, stage_of
+from lightning_vfl.types import (
+    Parties,
+    Roll,
+    Roster,
+    RoundNames,
+    Stage,
+    Tensors,
+    VerticalBatch,
+    joint_rows,
+    mask_of,
+    stage_of,
+)
 from lightning_vfl.wire import Contribution, Embeddings, Gate, LinearForms, PartyView, ServerView
 
 
@@ -64,7 +74,8 @@ class MessageRounds(SplitModel):
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, at_server)
         notes = aggregator_notes(exchange) if exchange.parties.notes else {}
         step = Step(None, plan.learning, notes)
-        if learning := [group for group in self.roster.shared if plan.learners[list(group)].any()]:
+        if groups := self.roster.shared:
+            learning = [group for group in groups if plan.learners[list(group)].any()]
             after = None if self.tap is None else tell_of_bottoms(self, learning, exchange)
             before = partial(send_updates, self, learning, exchange)
             step = replace(step, before_optimizer=before, after_optimizer=after)
@@ -103,8 +114,10 @@ class MessageRounds(SplitModel):
 
         ``rows``: the numbers of records and of coded rows of the joint batch, if the caller has counted them.
         """
+        if self.replayed is not None:
+            return self.replayed.plan(number, len(self.costs.of_round(1).legs))
         rows = rows or (joint_rows(batch).total, self.coded_rows(batch))
-        held = self._held(batch)
+        held = None if batch.present is None and batch.joint is None else self._held(batch)
         alike = held is None and not self.faults.models
         if alike and rows in self._faultless:
             return self._faultless[rows]
@@ -128,6 +141,9 @@ class MessageRounds(SplitModel):
         if plan.reached and self.preparation.opening is not None:
             self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
         self.books.enter(plan, self.costs.of_round(*rows))
+        self.books.clock.seconds += plan.seconds
+        if not plan.skipped:
+            self.books.mini_batches += len(plan.roll.included_parties)
         if self.privacy.accountant is not None and not charged:
             charge_round(self, plan, batch)
 
@@ -148,9 +164,7 @@ class MessageRounds(SplitModel):
                 h.register_hook(keep)  # type: ignore[no-untyped-call]  # torch's
         return gradients
 
-    def local_learning(
-        self, features: tuple[Tensor, ...], gradients: Mapping[int, Tensor]
-    ) -> Callable[[Optimizer], None] | None:
+    def local_learning(self, features: Tensors, gradients: Mapping[int, Tensor]) -> Callable[[Optimizer], None] | None:
         """``before_optimizer`` of a step in which these parties learn by the local update; None: there is none."""
         if self.local_update is None:
             return None
@@ -203,9 +217,7 @@ class MessageRounds(SplitModel):
             return None if batch.present is None else batch.present.any(0).cpu()
         if batch.joint.held is None:
             return None
-        held = torch.zeros(self.roster.parties, dtype=torch.bool)
-        held[list(batch.joint.held)] = True
-        return held
+        return mask_of(batch.joint.held, self.roster.parties)
 
     def contribute(self, bottoms: PartyBank, batch: VerticalBatch, roll: Roll) -> Contribution:
         """The embeddings or features that the parties contribute; in the clear, only included parties compute."""
@@ -235,8 +247,9 @@ class MessageRounds(SplitModel):
         if not roll.complete and self.trains_jointly:  # DDP needs a gradient of every parameter in every process
             value = value + sum(leaf.sum() for leaf in contribution.leaves) * 0.0
         guard = partial(self.guard, batch=batch, names=names)
-        if isinstance(self.top, HalvedTop):
-            self.top.guard = guard
+        if self.halved:
+            top: Any = self.top
+            top.guard = guard
         else:
             value = guard(value)
         return self.head(value, None if roll.complete else self.columns_from(roll)), exchange
@@ -289,7 +302,8 @@ class MessageRounds(SplitModel):
             self._decoding_tried = exchange.refuse_other_decoding()
         if names.stage == Stage.FIT:
             self.used |= {"aggregator", "compressor"}
-            self.books.enter_part("aggregator")
+            if not clear:  # nothing is claimed of embeddings in the clear
+                self.books.enter_part("aggregator")
         if traits.subtractable:
             self.enter_sum(names.stage, roll.included_parties, batch)
         if traits.corrects:
@@ -323,10 +337,10 @@ class MessageRounds(SplitModel):
     def coded_rows(self, batch: VerticalBatch) -> int:
         """The number of coded rows of the joint batch; without coded rows, its number of records."""
         setup = self.preparation.setup
-        records = 0 if setup is None else self.preparation.count(self.stage)
-        if setup is None or not records:
+        source = None if setup is None else self.preparation.sources.get(stage_of(self.stage))
+        if setup is None or source is None:
             return joint_rows(batch).total
-        blocks = setup.arrangement(records, self.roster.parties, self.seed, stage_of(self.stage))
+        blocks = setup.arrangement(len(source), self.roster.parties, self.seed, stage_of(self.stage))
         return len(blocks.coded_rows(joint_ids(batch))[0])
 
     def next_round(self, seed_global: bool = False) -> RoundNames:
@@ -335,7 +349,7 @@ class MessageRounds(SplitModel):
         number = self.books.next_round(stage)
         if seed_global:  # dropout masks become a function of the round: a resumed run needs no generator state
             seed = self.keys[self.owner] if self.keys else self.seed
-            seed_torch(self.device, seed, "networks", stage, number, self.global_rank)
+            seed_torch(self.device, seed, "networks", stage.value, number, self.global_rank)
         return RoundNames(self.seed, stage, number)
 
     # ---- evaluation
@@ -361,15 +375,15 @@ class MessageRounds(SplitModel):
 
     def enter_evaluation(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> None:
         """Count the messages of a round of protected evaluation."""
-        for leg in self.costs.legs_of_evaluation(self.coded_rows(batch), names.stage):
+        rows = joint_rows(batch).total
+        legs, cut = self.costs.of_evaluation(rows, self.coded_rows(batch), names.stage)
+        for leg in legs:
             self.books.meter.add(leg, roll.called)
-        for leg in self.costs.cut_of_evaluation(joint_rows(batch).total, names.stage):
+        for leg in cut:
             self.books.meter.add(leg)
-        self.enter_opening(joint_rows(batch).total, names, roll.called)
+        self.enter_opening(rows, names, roll.called)
 
-    def party_view(
-        self, batch: VerticalBatch, names: RoundNames, called: Tensor, parties: tuple[int, ...]
-    ) -> PartyView:
+    def party_view(self, batch: VerticalBatch, names: RoundNames, called: Tensor, parties: Parties) -> PartyView:
         """The view of these parties in a round, before its opening."""
         return PartyView(
             names, self.roster, parties, called, joint_rows(batch), None, batch.present, self.preparation.agreed
@@ -429,7 +443,7 @@ class MessageRounds(SplitModel):
         who = f"{name} is set up before the first round and must know the records"
         source = needed_data(self.datamodule, who).records(split)
         refuse_blocks(source, name)
-        prepared, names, basis = self.preparation, RoundNames(self.seed, stage, 0), self.costs.basis_widths()
+        prepared, names, basis = self.preparation, RoundNames(self.seed, stage, 0), self.costs.basis_widths
         if stage == Stage.FIT and self.trainer.ckpt_path is None:
             prepared.start_over()
         prepared.begin(stage, source)
@@ -444,7 +458,7 @@ class MessageRounds(SplitModel):
         for leg in prepared.uncounted(setup.legs(len(source), basis, self.roster), stage, fitting):
             self.books.meter.add(leg)
             if stage == Stage.FIT:  # evaluation takes no virtual time
-                self.clock.advance(float((self.clock.computing(leg.flops) + self.clock.transfer(leg)).max()))
+                self.clock.advance(self.clock.taken_by(leg))
 
     def forget(self, *stages: Stage) -> None:
         """Free the shares and keys of these stages; a later run of a stage makes new ones."""
@@ -465,7 +479,7 @@ class MessageRounds(SplitModel):
 
     def _refuse_subtraction(self) -> None:
         """Refuse hidden sums of one record over different parties."""
-        if not self.wire.traits.subtractable or self.allow_embeddings_by_subtraction or self.repeats_the_past:
+        if not self.wire.traits.subtractable or self.allow_embeddings_by_subtraction or self.replayed is not None:
             return
         m = self.roster.parties
         but_one = ~torch.eye(m, dtype=torch.bool)
@@ -538,8 +552,7 @@ class MessageRounds(SplitModel):
 
     def _usable(self, parties: list[int]) -> bool:
         """Whether an aggregate can consist of exactly these parties."""
-        there = torch.zeros(self.roster.parties, dtype=torch.bool)
-        there[parties] = True
+        there = mask_of(parties, self.roster.parties)
         return bool(parties) and torch.equal(self.wire.takes_part(there, there, self.roster), there)
 
     def refuse_unit(self, unit: str) -> None:
@@ -575,7 +588,7 @@ def aggregator_notes(exchange: Exchange) -> dict[str, float]:
     return {f"aggregator/{name}": value for name, value in exchange.parties.notes.items()}
 
 
-def _of_all_parties(features: Any, others: tuple[Tensor, ...], parties: int) -> VerticalBatch:
+def _of_all_parties(features: Any, others: Tensors, parties: int) -> VerticalBatch:
     """A batch of the features of all parties.
 
     Raises:

@@ -76,7 +76,7 @@ from lightning_vfl.protocols.scores import Scores, refuse_unnamed
 from lightning_vfl.protocols.subtraction import SummedSets
 from lightning_vfl.rebuildable import Rebuildable, names_given
 from lightning_vfl.rounds.exchange import Hear, Sides
-from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.rounds.plan import Plans, RoundPlan
 from lightning_vfl.schedules.batches import Aligned, Schedule
 from lightning_vfl.schedules.blocks import shuffled
 from lightning_vfl.simulation.clock import VirtualClock
@@ -202,6 +202,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         Part.FEDERATION: "use SplitVFL, AsyncVFL, DecoupledVFL, LaserVFL or EnsembleVFL",
     }
     learns_locally = False  # a party makes a step of its own, before the optimiser's step is over
+    replayed: Plans | None = None
+    """What has happened in a federation, if this training repeats it."""
     _rate: float | None = None
     _build_begun = False
     _built = False
@@ -412,16 +414,11 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     @property
     def meets_faults(self) -> bool:
         """Whether faults may happen in a round of this process: not in a federation, where they are real."""
-        return self.place is None
-
-    @property
-    def repeats_the_past(self) -> bool:
-        """Whether the rounds of this training have happened already, in a federation."""
-        return False
+        return self.place is None and self.replayed is None
 
     def promised(self) -> dict[str, str]:
         """The parts that were given and that a training round must use, in words: by name, see ``used``."""
-        if self.repeats_the_past:
+        if self.replayed is not None:
             return self._promised_by_aggregator()
         parts = {
             "waiting": None if type(self.waiting) is WaitForAll else self.waiting,
@@ -568,6 +565,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         self._take_wire(wire_of(self.aggregator))
         self.preparation.setup = self.aggregator.setup
         self.preparation.opening = self.aggregator.opening
+        self.preparation.needed = self.aggregator.setup is not None or self.aggregator.opening is not None
         self.objective = self._objective or objective_for(classes)
         self.objective.prepare(classes)
         refuse_other_targets(self.objective.targets, self.datamodule)

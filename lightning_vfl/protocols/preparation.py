@@ -1,7 +1,7 @@
 """The parties' set-up before the first round of a stage, and the memory that it leaves them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.parts import Opening, Setup
 from lightning_vfl.rounds.exchange import ExpandedRecords, Hear, open_round, set_up
-from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage, stage_of
+from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage, Widths, stage_of
 from lightning_vfl.wire import Leg, PartyView
 
 
@@ -26,6 +26,7 @@ class Preparation:
         booked: stages of a fit whose set-up traffic has been metered. A resumed fit does not meter it again.
         setup: the part of the aggregator; None: there is none.
         opening: as ``setup``.
+        needed: whether there is one of the two.
     """
 
     agreed: dict[str, Any] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class Preparation:
     booked: set[str] = field(default_factory=set)
     setup: Setup | None = None
     opening: Opening | None = None
+    needed: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out memory and records: a copy or a saved module has no shares and no keys."""
@@ -55,12 +57,7 @@ class Preparation:
             if stage in self.booked:
                 return ()
             self.booked.add(stage)
-        return legs if stage == Stage.FIT else tuple(replace(leg, kind=f"{stage} {leg.kind}") for leg in legs)
-
-    @property
-    def needed(self) -> bool:
-        """Whether parties keep something between rounds."""
-        return self.setup is not None or self.opening is not None
+        return tuple(leg.of_stage(stage) for leg in legs)
 
     def opened(self, view: PartyView, hear: Hear | None = None) -> Any:
         """The parties' memory after the opening of a round; ``hear`` is called with every message."""
@@ -95,7 +92,7 @@ class Preparation:
 def set_up_all(
     setup: Setup,
     records: ExpandedRecords,
-    basis: tuple[int, ...],
+    basis: Widths,
     roster: Roster,
     names: RoundNames,
     agreed: Mapping[str, Any],

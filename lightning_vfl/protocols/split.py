@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, final
+from typing import Any, ClassVar, final
 
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
@@ -26,18 +26,9 @@ from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subsets import Everybody, Subsets
-from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
-
-
-class Plans(Protocol):
-    """Rounds that have happened."""
-
-    def plan(self, number: int, legs: int) -> RoundPlan:
-        """The plan of a training round with so many legs."""
-        ...
 
 
 class SplitVFL(VFLModule):
@@ -83,8 +74,6 @@ class SplitVFL(VFLModule):
     """
 
     unsupported: ClassVar[Unsupported] = {Part.DOWNLINK: None, Part.SUBSETS: None, Part.FEDERATION: None}
-    replayed: Plans | None = None
-    """What has happened in a federation, if this training repeats it."""
     _guarded = False  # whether the downlink changes the gradient of the round under way
 
     def __init__(
@@ -198,14 +187,6 @@ class SplitVFL(VFLModule):
         everybody = type(self.subsets) is Everybody
         return batch if everybody else self.subsets.rows(batch, names, roll, self.roster)
 
-    @property
-    def repeats_the_past(self) -> bool:
-        return self.replayed is not None
-
-    @property
-    def meets_faults(self) -> bool:
-        return super().meets_faults and not self.repeats_the_past
-
     def promised(self) -> dict[str, str]:
         downlink = {} if self.downlink is None else {"downlink": f"downlink: {type(self.downlink).__name__}"}
         return super().promised() | downlink
@@ -232,12 +213,6 @@ class SplitVFL(VFLModule):
         labels, rows = labels_of(batch), joint_rows(batch)
         records = rows.total / self.trainer.world_size  # whose mean loss is differentiated
         return guard.guarded(value, lambda g: downlink.protect(g, labels, names, rows.start), records)
-
-    def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
-        """The plan of a round, or what has happened in it, if a federation is replayed."""
-        if self.replayed is not None:
-            return self.replayed.plan(number, len(self.costs.of_round(1).legs))
-        return super().plan_round(batch, number, rows)
 
     # ---- the server's output
 

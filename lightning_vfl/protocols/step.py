@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_vfl.types import VerticalBatch
+from lightning_vfl.types import Parties, VerticalBatch
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Outcome:
     output: Tensor
     aggregate: Tensor
     batch: VerticalBatch
-    learners: tuple[int, ...]
+    learners: Parties
     step: Step
 
     def learn(self, loss: Tensor, logged: Tensor | None = None) -> Step:

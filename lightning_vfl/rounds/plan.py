@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 from math import inf, isfinite, nan
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from lightning_vfl.missing import MissingPolicy, refuse_broken_policy
 from lightning_vfl.networks.flops import Work
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import RoundOutcome
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Parties, Roll, Roster, Tensors
 from lightning_vfl.waiting import Fastest, WaitForAll, WaitingRule, refuse_broken_rule
 from lightning_vfl.wire import Gate, Leg
 
@@ -47,8 +48,8 @@ class RoundCosts:
     forward: Tensor
     backward: Tensor
     server: float
-    sending: tuple[Tensor, ...]
-    encoding: tuple[Tensor, ...]
+    sending: Tensors
+    encoding: Tensors
     answering: Tensor
     clock: VirtualClock
     updates: tuple[Leg, ...]
@@ -121,7 +122,7 @@ class RoundPlan:
 
     roll: Roll
     learners: Tensor
-    sent: tuple[Tensor, ...]
+    sent: Tensors
     answered: Tensor
     seconds: float
     skipped: bool
@@ -133,9 +134,17 @@ class RoundPlan:
         return int(self.roll.called.sum())
 
     @cached_property
-    def learning(self) -> tuple[int, ...]:
+    def learning(self) -> Parties:
         """The numbers of the learners."""
         return tuple(self.learners.nonzero().flatten().tolist())
+
+
+class Plans(Protocol):
+    """Rounds that have happened."""
+
+    def plan(self, number: int, legs: int) -> RoundPlan:
+        """The plan of a training round with so many legs."""
+        ...
 
 
 def plan_round(

@@ -86,6 +86,10 @@ class VirtualClock(Rebuildable):
         """(M,) seconds of each party's work of (M,) FLOPs, without slowdowns."""
         return flops.double() / self.speeds(len(flops))
 
+    def taken_by(self, leg: Leg) -> float:
+        """Seconds until all parties have made and sent their parts of a leg, without slowdowns."""
+        return float((self.computing(leg.flops) + self.transfer(leg)).max())
+
     def serving(self, flops: float) -> float:
         """Seconds of the server's work."""
         return flops / self.server_speed

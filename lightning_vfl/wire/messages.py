@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Rows, Stage, Tensors, Widths
 
 
 class Gate(StrEnum):
@@ -62,6 +62,10 @@ class Leg:
             return self
         return replace(self, elements=self.elements // (parties - 1) * max(called - 1, 0))
 
+    def of_stage(self, stage: Stage) -> "Leg":
+        """This leg in a round of a stage: the legs of evaluations have kinds of their own."""
+        return self if stage == Stage.FIT else replace(self, kind=f"{stage} {self.kind}")
+
     @cached_property
     def bytes(self) -> Tensor:
         """(M,) int64, whole bytes on the wire; the last byte of a party's leg is padded."""
@@ -88,10 +92,10 @@ class Message:
 
     kind: str
     to: Literal["server", "peers", "parties"]
-    senders: tuple[int, ...]
-    pieces: tuple[Tensor, ...]
+    senders: Parties
+    pieces: Tensors
     alongside: "Message | None" = None
-    receivers: tuple[int, ...] | None = None
+    receivers: Parties | None = None
     round: RoundNames | None = None
     relayed: bool = False
     lasting: bool = False
@@ -118,13 +122,13 @@ class PartyView:
 
     names: RoundNames
     roster: Roster
-    parties: tuple[int, ...]
+    parties: Parties
     called: Tensor
     rows: Rows
     memory: Any = None
     present: Tensor | None = None
     agreed: Mapping[str, Any] = field(default_factory=dict)
-    receivers: tuple[int, ...] | None = None
+    receivers: Parties | None = None
     notes: dict[str, float] = field(default_factory=dict)
     renew: bool | None = None
 
@@ -155,7 +159,7 @@ class ServerView:
     roster: Roster
     rows: Rows
     roll: Roll
-    widths: tuple[int, ...]
+    widths: Widths
     present: Tensor | None = None
     records: int = 0
     agreed: Mapping[str, Any] = field(default_factory=dict)
@@ -166,7 +170,7 @@ class ServerView:
 class Contribution(ABC):
     """The parties' contribution to a round; ``leaves`` are the tensors that receive gradients."""
 
-    leaves: tuple[Tensor, ...]
+    leaves: Tensors
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,7 @@ class Embeddings(Contribution):
 class LinearForms(Contribution):
     """Embeddings as products that are not computed yet: h_m = basis[m] @ leaves[m], basis (B, W_m), leaf (W_m, D)."""
 
-    basis: tuple[Tensor, ...] = ()
+    basis: Tensors = ()
 
     @cached_property
     def side_by_side(self) -> Tensor:
@@ -198,4 +202,4 @@ class Aggregate:
 
     value: Tensor
     saved: Any = None
-    corrected: tuple[int, ...] = ()
+    corrected: Parties = ()

@@ -128,8 +128,8 @@ ARITHMETIC = (
     ),
     Bug(
         "lightning_vfl/rounds/exchange.py",
-        "clear = clear.clone()  # the top",
-        "pass  # the top",
+        "return value.clone()",
+        "return value",
         "a top writes into what an audit keeps",
         "unit/audit/test_transcript.py",
     ),

@@ -41,8 +41,8 @@ TRAININGS = (
     ),
     Bug(
         "lightning_vfl/protocols/message_rounds.py",
-        'seed_torch(self.device, seed, "networks", stage, number, self.global_rank)',
-        'seed_torch(self.device, seed, "networks", stage, number)',
+        'seed_torch(self.device, seed, "networks", stage.value, number, self.global_rank)',
+        'seed_torch(self.device, seed, "networks", stage.value, number)',
         "dropout inside the networks is the same in every process",
         "unit/protocols/test_split.py",
     ),

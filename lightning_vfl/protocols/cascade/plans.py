@@ -177,7 +177,7 @@ class EventPlanner:
     def _costs(self, party: int, rows: int) -> RoundCosts:
         """The costs of a faultless collection and delivery."""
         module, roster = self.module, self.module.roster.joined_by(party)
-        bottoms, top = module.costs.work()
+        bottoms, top = module.costs.work
         widths = module.embedding_widths
         legs = [_without(leg, party) for leg in module.wire.legs(rows, widths, (), roster)]
         downlink = _without(module.wire.downlink(rows, widths, roster), party)

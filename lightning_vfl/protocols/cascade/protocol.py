@@ -231,7 +231,7 @@ class CascadeVFL(VFLModule):
 
         def seconds(number: int, party: int, ids: "NDArray[np.int64]") -> float:
             if not self.distributed:
-                bottoms, top = self.costs.work()
+                bottoms, top = self.costs.work
                 return self.clock.serving(sum(map(sum, (*bottoms, top))) * len(ids))
             held = None if everywhere is None else everywhere.index_select(0, torch.from_numpy(ids)).any(0)
             plan = self._plans[number] = self.planner.plan(number, party, len(ids), held)
@@ -384,9 +384,10 @@ class CascadeVFL(VFLModule):
             self.enter_opening(rows, names, round.roll.called, self.roster.joined_by(party))
         if self.aggregator.opening is None:
             meter.add(traffic.ids)
-        self.books.enter_traffic(round, traffic.costs)
+        self.books.enter(round, traffic.costs)
         if round.skipped:
             return
+        self.books.mini_batches += len(round.roll.included_parties)
         meter.add(traffic.top_gradients)
         if plan.steps:
             meter.add(traffic.top)

@@ -43,7 +43,6 @@ from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.place import Elsewhere
-from lightning_vfl.protocols.split import Plans
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
 from lightning_vfl.simulation.faults import RoundOutcome
@@ -150,8 +149,6 @@ class DecoupledVFL(VFLModule):
         Part.PROCESSES: "the hosts' buffers are in one process; use devices: 1, or SplitVFL for several",
         Part.FEDERATION: None,
     }
-    replayed: Plans | None = None
-    """What has happened in a federation, if this training repeats it."""
     phases: tuple[Phase, ...] = ("representation", "replay", "owner")
 
     parties_learn_from_joiner = False
@@ -375,12 +372,8 @@ class DecoupledVFL(VFLModule):
     says_who_learns = False  # the phase decides, and faults
 
     @property
-    def repeats_the_past(self) -> bool:
-        return self.replayed is not None
-
-    @property
     def meets_faults(self) -> bool:
-        return super().meets_faults and self.phase != "owner" and not self.repeats_the_past
+        return super().meets_faults and self.phase != "owner"
 
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:

@@ -71,7 +71,7 @@ def test_a_sum_has_all_columns_whoever_is_there(tmp_path):
 def test_its_work_is_counted_and_its_weights_resume(tmp_path):
     module = fitted(Concat(), tmp_path)
     assert isinstance(module.top, ColumnAwareTop)
-    assert module.costs.work()[1].forward == 2 * 12 * 3
+    assert module.costs.work[1].forward == 2 * 12 * 3
     again = SplitVFL(Concat(), top=Noting, width=4, seed=1)
     again.build_for(Blobs(batch_size=10))
     again.load_state_dict(module.state_dict())

@@ -98,7 +98,7 @@ def test_no_process_has_numbers_of_another_ends_networks(bottom, monkeypatch):
     assert not any(value.flatten()[0].item() in known for value in values)
     assert [type(own) for own in server.bottoms.parties] == [Elsewhere, Elsewhere]
     assert [type(own) for own in (*party.bottoms.parties, party.top)][1:] == [Elsewhere, Elsewhere]
-    assert server.costs.work() == simulated.costs.work()
+    assert server.costs.work == simulated.costs.work
     assert [p.device.type for p in party.parameters()] == ["cpu"] * len(list(party.parameters()))
 
 
