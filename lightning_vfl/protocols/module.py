@@ -83,8 +83,9 @@ class VFLModule(MessageRounds):
         refuse_other_table(cls)
         finished = [base for base in cls.__mro__[1:] if getattr(vars(base).get("step"), "__final__", False)]
         if "step" in vars(cls) and finished:
+            base = next(base for base in cls.__bases__ if issubclass(base, finished[0]))
             raise TypeError(
-                f"{cls.__name__} overrides step of {finished[0].__name__}, whose downlink, policy and accounts are "
+                f"{cls.__name__} overrides step of {base.__name__}, whose downlink, policy and accounts are "
                 "applied there; derive from VFLModule and write step of your own"
             )
         if "configure_optimizers" in vars(cls):
