@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from math import inf, log, log1p, nextafter, sqrt
+from math import inf, nextafter, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.events import PrivacyEvent, against, restored, unit_of_one_release
 from lightning_vfl.privacy.gaussian import gaussian_epsilon
 from lightning_vfl.privacy.loss_distribution import Account, Figure, loss_epsilon, smaller
-from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, rdp_epsilon
+from lightning_vfl.privacy.rdp import ORDERS, converted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,6 @@ _AT_ONCE = 4096  # columns times 121 orders at a time: 4 MiB
 _COLUMNS = 64  # different columns whose loss distributions are composed; further ones keep their Rényi figure
 _LARGE = 1e280  # replaces ∞, whose product with 0 is NaN
 _UP = 1 + 2.0**-40  # rounds up a sum of up to 4000 products, equal for any number of kinds
-_ROUNDED = 1e-12  # a generous bound on the rounding error of a figure in ``_Prices.bounds``
 
 
 def composed_epsilon(uses: Mapping[PrivacyEvent, int], delta: float, unit: str = "party-record") -> float:
@@ -115,8 +114,8 @@ class PrivacyAccountant:
         self._counts: dict[PrivacyEvent, NDArray[np.int32]] = {}  # (N,) each
         self._forget()
 
-    def spend(self, event: PrivacyEvent, record_ids: "Tensor | Counts") -> None:
-        """Charge every named record with the event, as often as it is named.
+    def spend(self, event: PrivacyEvent, record_ids: "Tensor | Counts", times: int = 1) -> None:
+        """Charge every named record with the event, so many times for each time that it is named.
 
         Raises:
             ConfigurationError: for ids that are not positions of records, and above 2³¹ - 1 releases of one record; no
@@ -128,9 +127,9 @@ class PrivacyAccountant:
         counts = self._counts.get(event)
         if counts is None:
             counts = self._counts[event] = np.zeros(self.records, np.int32)
-        np.add.at(counts, ids, np.int32(1))
+        np.add.at(counts, ids, np.int32(times))
         if counts[ids].min() < 0:
-            np.subtract.at(counts, ids, np.int32(1))
+            np.subtract.at(counts, ids, np.int32(times))
             raise ConfigurationError(
                 "a record was released 2,147,483,647 times by one event, the largest possible count; end the run"
             )
@@ -299,56 +298,45 @@ def as_array(values: "Tensor | NDArray[Any]") -> "NDArray[Any]":
 
 
 class _Prices:
-    """Computes ε from counts of some kinds of events, at one δ and in one unit.
-
-    Most columns of counts are only bounded, by ``bounds``. The exact ε is computed only for columns that may have the
-    largest ε, and with orders that may be the best. The result equals that of the whole grid, bit for bit.
-    """
+    """Computes ε from counts of some kinds of events, at one δ and in one unit."""
 
     def __init__(self, kinds: tuple[PrivacyEvent, ...], delta: float, unit: str) -> None:
         self.kinds = kinds
         self.delta = delta
         self.unit = unit
-        self.curves = [event.curve(unit) for event in kinds]
         signals = [event.signal(unit) for event in kinds]
         self.gaussian = np.array([signal is not None for signal in signals], bool)
         self.signal = np.minimum([signal or 0.0 for signal in signals], _LARGE)[:, None]
-        self.table: Floats = np.minimum(np.array(self.curves).reshape(len(kinds), len(ORDERS)), _LARGE)
-        self.offset, self.slack = _offsets(delta)
+        self.curves = np.minimum([event.curve(unit) for event in kinds], _LARGE)
 
     def of(self, counts: Sequence[int]) -> float:
         """ε of one column."""
-        column = np.array(counts, np.int64)[:, None]
-        if not column.any():
-            return 0.0
-        if not column[~self.gaussian].any():
-            return self.of_gaussian(column)
-        least, most = self.bounds(column)
-        best = np.flatnonzero(least[0] <= most.min())
-        smallest = (column.T @ self.table).argmin()  # this order may show that the ε is 0
-        orders = sorted({int(smallest), *best.tolist()})
-        curves = [[curve[i] for i in orders] for curve in self.curves]
-        together = compose_rdp(list(zip(curves, counts, strict=True)))
-        return rdp_epsilon([ORDERS[i] for i in orders], together, self.delta).epsilon
+        return self.highest(np.array(counts, np.int64)[:, None], 0.0)
 
     def highest(self, columns: "Counts", floor: float) -> float:
         """The largest ε of these columns, or ``floor`` if that is larger."""
         columns = _distinct(columns)
         exact = ~columns[~self.gaussian].any(axis=0)
-        if columns[:, exact].any():
-            floor = max(floor, self.of_gaussian(columns[:, exact]))
-        columns = columns[:, ~exact]
-        limits = self.limits(columns)
-        for i in np.argsort(-limits):
-            if limits[i] <= floor:
-                break
-            floor = max(floor, self.of(columns[:, i].tolist()))
-        return floor
+        # squared μ are added kind by kind, always in this order
+        joint = float((columns[:, exact] * self.signal).sum(axis=0).max(initial=0.0)) * _UP
+        by_curves = float(self.by_curves(columns[:, ~exact]).max(initial=0.0))
+        return max(floor, _gaussian(joint, self.delta), by_curves)
+
+    def by_curves(self, columns: "Counts") -> "Floats":
+        """ε of each column by the curves of its events."""
+        figures = []
+        for part in np.array_split(columns, 1 + columns.shape[1] // _AT_ONCE, axis=1):
+            together = np.zeros((part.shape[1], len(ORDERS)))
+            for counts, curve in zip(part, self.curves, strict=True):
+                together += counts[:, None] * curve
+            together = np.where(together < _LARGE, together * _UP, inf)
+            figures.append(converted(together, ORDERS, self.delta).min(axis=1))
+        return np.concatenate(figures)
 
     def highest_by_losses(self, columns: "Counts") -> float:
         """The largest, over the columns, of the smaller figure of both accounts; of some columns, the Rényi figure."""
         columns = _distinct(columns)
-        limits = self.limits(columns)
+        limits = self.by_curves(columns)
         floor = 0.0
         for tried, i in enumerate(np.argsort(-limits)):
             limit = float(limits[i])
@@ -361,23 +349,6 @@ class _Prices:
         """ε of one column by privacy loss distributions; infinite if they do not apply."""
         return loss_epsilon([([event], n) for event, n in zip(self.kinds, counts, strict=True)], self.delta, self.unit)
 
-    def of_gaussian(self, columns: "Counts") -> float:
-        """The largest ε of columns with only Gaussian noise. Squared μ are added kind by kind, always in this order."""
-        return _gaussian(float((columns * self.signal).sum(axis=0).max()) * _UP, self.delta)
-
-    def limits(self, columns: "Counts") -> "Floats":
-        """Bounds above the ε of each column; infinite where the ε is."""
-        parts = np.array_split(columns, 1 + columns.shape[1] // _AT_ONCE, axis=1)
-        limits = np.concatenate([self.bounds(part)[1].min(axis=1) for part in parts])
-        return np.where(limits >= _LARGE, inf, limits)
-
-    def bounds(self, columns: "Counts") -> "tuple[Floats, Floats]":
-        """Bounds below and above the ε of each order, (columns, orders), if it is not rounded to 0."""
-        renyi = columns.T @ self.table
-        middle = renyi + self.offset
-        slack = _ROUNDED * renyi + self.slack
-        return middle - slack, middle + slack
-
 
 _prices = lru_cache(maxsize=64)(_Prices)
 
@@ -386,17 +357,6 @@ _prices = lru_cache(maxsize=64)(_Prices)
 def _gaussian(joint: float, delta: float) -> float:
     """ε of Gaussian noise with this squared μ."""
     return gaussian_epsilon(1.0, nextafter(sqrt(joint), inf) if joint else 0.0, delta)
-
-
-def _offsets(delta: float) -> "tuple[Floats, Floats]":
-    """The terms that the conversion adds to ε(α), as in ``rdp_epsilon``, (orders,), and bounds on rounding errors."""
-    orders = np.array(ORDERS[:-1])
-    # by math: the last bits of numpy's logarithms depend on the processor
-    share = np.array([log1p(-1 / order) for order in ORDERS[:-1]])
-    chance = -log(delta) / (orders - 1) if delta else np.full(len(orders), _LARGE)
-    loss = np.array([log(order) for order in ORDERS[:-1]]) / (orders - 1)
-    slack = _ROUNDED * (-share + chance + loss)
-    return np.append(share + chance - loss, 0.0), np.append(slack, 0.0)  # order ∞ needs no conversion
 
 
 def _distinct(columns: "Counts") -> "Counts":

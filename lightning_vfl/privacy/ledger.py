@@ -22,7 +22,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import PrivacyAccountant, as_array
 from lightning_vfl.privacy.events import PrivacyEvent, restored
 from lightning_vfl.privacy.known_records import KnownRecords
-from lightning_vfl.trained.id_hashes import UNDATED, of_text, text_of
+from lightning_vfl.trained.id_hashes import of_text, text_of
 from lightning_vfl.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Sum(NamedTuple):
     Args:
         parties: over which it is.
         records: (n,) the hashes of its records.
-        trained: the rounds of training that had begun; ``UNDATED`` in a line that does not say.
+        trained: the rounds of training that had begun.
     """
 
     parties: tuple[int, ...]
@@ -158,7 +158,7 @@ class PrivacyLedger:
             *lines, _ = path.read_bytes().split(b"\n")  # text after the last line break is an incomplete line
         except OSError as error:
             raise ConfigurationError(f"the privacy ledger {path} cannot be read ({error.strerror})") from error
-        counts: dict[PrivacyEvent, NDArray[np.int64]] = {}
+        accountant = PrivacyAccountant(0)
         trained = np.zeros(0, bool)
         clear = [np.zeros(0, np.int64)]
         sums: dict[str, list[Sum]] = {}
@@ -170,31 +170,28 @@ class PrivacyLedger:
             version = head["privacy_ledger"]
             run = str(head["run"])
             after = str(head.get("after", ""))
-            records = int(head["records"])
             whole = bool(head["whole"])
             known = KnownRecords(str(head["key"]))
+            accountant.grow(int(head["records"]))
             for line in lines[1:]:
                 number += 1
                 entry: dict[str, Any] = json.loads(line)
                 match entry:
                     case {"named": hashes}:
                         known.add(of_text(hashes))
-                        records = max(records, len(known))
+                        accountant.grow(max(accountant.records, len(known)))
                     case {"clear": hashes}:
                         clear.append(of_text(hashes))
                     case {"summed": parties, "network": str(network), "records": hashes}:
-                        trained_before = int(entry.get("trained", UNDATED))
-                        one = Sum(tuple(map(int, parties)), of_text(hashes), trained_before)
+                        one = Sum(tuple(map(int, parties)), of_text(hashes), int(entry["trained"]))
                         sums.setdefault(network, []).append(one)
                     case {"left_out": str(network)}:
                         left_out[network] += 1
                     case {"event": plain, "ids": ids}:
-                        event = restored(plain)
                         positions = _unpacked(ids)
-                        charged = counts[event] = _longer(counts.get(event, np.zeros(0, np.int64)), records)
-                        np.add.at(charged, positions, int(entry.get("times", 1)))
+                        accountant.spend(restored(plain), positions, int(entry.get("times", 1)))
                         if "stage" not in entry:
-                            trained = _longer(trained, records)
+                            trained = np.pad(trained, (0, accountant.records - len(trained)))
                             trained[positions] = True
                     case _:
                         raise ValueError("not a line of a ledger")
@@ -208,14 +205,9 @@ class PrivacyLedger:
                 f"the privacy ledger {path} has version {version}, but this toolkit reads {VERSION}; use the version "
                 "of lightning_vfl that wrote it"
             )
-        accountant = PrivacyAccountant(records)
-        if counts:
-            rows = np.stack([_longer(charged, records) for charged in counts.values()]).astype(np.int32)
-            events = [event.plain() for event in counts]
-            accountant.load_state_dict({"records": records, "events": events, "counts": rows})
         size = sum(len(line) + 1 for line in lines)
         sent = np.unique(np.concatenate(clear))
-        return cls(path, run, records, whole, size, after, known, trained, sent, sums, left_out), accountant
+        return cls(path, run, accountant.records, whole, size, after, known, trained, sent, sums, left_out), accountant
 
     @classmethod
     def resume(cls, path: Path) -> tuple["PrivacyLedger", PrivacyAccountant]:
@@ -300,11 +292,6 @@ def _packed(ids: "NDArray[Any]") -> str:
 def _unpacked(text: str) -> "NDArray[np.int64]":
     steps = np.frombuffer(zlib.decompress(b64decode(text, validate=True)), "<u8")
     return np.cumsum(steps.astype(np.int64))
-
-
-def _longer(values: "NDArray[Any]", size: int) -> "NDArray[Any]":
-    """The values, with zeros behind them up to this size."""
-    return values if len(values) >= size else np.pad(values, (0, size - len(values)))
 
 
 def _append(path: Path, text: bytes) -> int:

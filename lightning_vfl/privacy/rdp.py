@@ -8,17 +8,21 @@ Privacy figures are rounded up. Unknown costs are infinite.
 """
 
 from collections.abc import Sequence
-from math import fsum, inf, log, nextafter
-from typing import NamedTuple
+from functools import lru_cache
+from math import fsum, inf, log, log1p, nextafter
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 
-_ULP = 2.0**-53
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-_LEAST_ORDER = 1.01  # dp-accounting treats its formula as unstable up to this order
+    Floats = NDArray[np.float64]
+
+_ROUNDING = 2.0**-50  # of a figure and of each term of its conversion: a few rounding errors
 
 ORDERS: tuple[float, ...] = (*(1 + 2.0 ** (i / 6) for i in range(-39, 73)), inf)
 """112 orders from 1.011 to 4097 whose distance from 1 grows by 12 % a step, and ∞: for totals ε(2) of 1e-6 to 1e5. At
@@ -62,7 +66,7 @@ def compose_rdp(releases: Sequence[tuple[Sequence[float], float]]) -> tuple[floa
 
 
 def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -> Converted:
-    r"""The smallest ε of a curve for a δ, and its order, by the conversion of dp-accounting.
+    r"""The smallest ε of a curve for a δ, and its order.
 
     .. math:: ε = \min_α \; ε(α) + \log\frac{α - 1}{α} - \frac{\log δ + \log α}{α - 1},
 
@@ -76,7 +80,7 @@ def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -
     Not guaranteed: the smallest possible ε of the release, which a Rényi curve does not determine.
 
     Args:
-        orders: each above 1.01; with ``inf`` if the curve includes pure differential privacy.
+        orders: each above 1; with ``inf`` if the curve includes pure differential privacy.
         curve: ε(α) for every order.
         delta: 0 ≤ δ ≤ 1; with 0, only order ∞ counts.
 
@@ -90,34 +94,43 @@ def rdp_epsilon(orders: Sequence[float], curve: Sequence[float], delta: float) -
         '4.729 at order 5.49'
 
     References:
-        Google's differential privacy team, dp-accounting, https://github.com/google/differential-privacy (the code).
         Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020,
         https://arxiv.org/abs/2004.00010, Proposition 12 (the first line).
         Bretagnolle, Huber, "Estimation des densités: risque minimax", 1979; D_α is at least the Kullback-Leibler
         divergence (the second).
     """
-    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # here: the import takes a second
-
     if len(orders) != len(curve) or not orders:
         raise ConfigurationError(
             f"a curve must have one figure for each order, and at least one; got {len(curve)} for {len(orders)} orders"
         )
-    within("an order of the conversion", float(np.min(orders)), above=_LEAST_ORDER, most=inf)
+    within("an order of the conversion", float(np.min(orders)), above=1, most=inf)
     _check(curve)
     within("delta", delta, 0, 1)
-    pairs = list(zip(orders, curve, strict=True))
-    pure = min((epsilon for order, epsilon in pairs if order == inf), default=inf)
-    if delta in (0, 1):
-        return Converted(0.0 if delta == 1 else pure, inf)
-    finite = [pair for pair in pairs if pair[0] < inf]
-    finite.append((2.0, pure))  # order ∞ bounds every order
-    epsilon, order = compute_epsilon(*zip(*finite, strict=True), delta)
-    if 0 < epsilon < inf:  # a sum of terms with a few rounding errors each
-        apart = order - 1
-        renyi = min(epsilon for of, epsilon in finite if of == order)  # order 2 also stands for order ∞
-        terms = (renyi, log(order / apart), log(delta) / apart, log(order) / apart)
-        epsilon = fsum((epsilon, 8 * _ULP * fsum(map(abs, terms)), 5e-324))
-    return Converted(float(epsilon), float(order)) if epsilon <= pure else Converted(pure, inf)
+    figures = converted(np.array(curve, np.float64), tuple(orders), delta)
+    best = int(figures.argmin())
+    return Converted(float(figures[best]), float(orders[best]))
+
+
+def converted(curves: "Floats", orders: tuple[float, ...], delta: float) -> "Floats":
+    """ε by each order of curves, (*, orders); the smallest of a curve is what ``rdp_epsilon`` returns."""
+    factors, offsets, nothing = _conversion(orders, delta)
+    return np.where(curves <= nothing, 0.0, np.maximum(curves * factors + offsets, 0.0))
+
+
+@lru_cache(maxsize=64)
+def _conversion(orders: tuple[float, ...], delta: float) -> "tuple[Floats, Floats, float]":
+    """By order, the factor and the summand that make ε of ε(α), rounded up; and up to which ε(α) the ε is 0."""
+    factors = np.ones(len(orders))
+    offsets = np.zeros(len(orders))
+    surprise = -log(delta) if delta else inf
+    for i, order in enumerate(orders):
+        if order < inf:  # by math: the last bits of numpy's logarithms depend on the processor
+            apart = order - 1
+            terms = log1p(-1 / order), surprise / apart, -log(order) / apart
+            factors[i] = 1 + _ROUNDING
+            offsets[i] = sum(terms) + _ROUNDING * (sum(map(abs, terms)) + 1 / apart)
+    nothing = -log1p(-delta * delta) * (1 - _ROUNDING) if delta < 1 else inf
+    return factors, offsets, nothing
 
 
 def up(number: float) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.trained.id_hashes import UNDATED, hashed_ids, of_text
+from lightning_vfl.trained.id_hashes import hashed_ids, of_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,7 +85,7 @@ class SumsBefore:
     def _count(self, entries: "list[dict[str, Any]]") -> None:
         if entries and not self._size:
             head = entries[0]
-            self._key = str(head.get("key", head["run"] * 2))
+            self._key = str(head["key"])
         short = [of_text(one["records"]) for one in entries if self._is_short(one)]
         if short:
             self._apart = np.unique(np.concatenate([self._apart, *short]))
@@ -94,7 +94,7 @@ class SumsBefore:
         """Whether a line is a sum of this network that lacks a party, of embeddings like those that are served."""
         if entry.get("network") != self._network or "summed" not in entry:
             return False
-        return len({*entry["summed"]}) < self._parties and entry.get("trained", UNDATED) >= self._since
+        return len({*entry["summed"]}) < self._parties and entry["trained"] >= self._since
 
     def _refused(self, what: str) -> ConfigurationError:
         return ConfigurationError(

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     Hashes = NDArray[np.int64]
 
-UNDATED = 2**62  # rounds of training before a sum whose line, of an older version, does not say when it was
-
 
 def hashed_ids(key: str, ids: "Sequence[object] | NDArray[np.generic]") -> "Hashes":
     """(N,) the first 8 bytes of keyed BLAKE2b of each id's text; a million take a second.

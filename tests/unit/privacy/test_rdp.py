@@ -3,7 +3,6 @@
 from fractions import Fraction
 from math import exp, inf, log, nan, sqrt
 
-import dp_accounting.rdp  # noqa: F401  # a second, which hypothesis would count as the first example's
 import mpmath
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ def converted(order, renyi, delta):
         return max(mpmath.mpf(0), given_delta)
 
 
-@given(st.floats(-1.99, 4), st.floats(1e-9, 1e6), deltas)
+@given(st.floats(-6, 4), st.floats(1e-9, 1e6), deltas)
 def test_epsilon_of_one_order_with_sixty_digits(power, renyi, delta):
     order = 1 + 10.0**power
     true = converted(order, renyi, delta)
@@ -168,8 +167,8 @@ def test_nothing_costs_nothing():
     [
         (rdp_epsilon, ([], [], 1e-5), "at least one"),
         (rdp_epsilon, ([2.0], [1.0, 2.0], 1e-5), "got 2 for 1 orders"),
-        (rdp_epsilon, ([1.0], [1.0], 1e-5), "an order of the conversion must be a number above 1.01; got 1.0"),
-        (rdp_epsilon, ([nan], [1.0], 1e-5), "an order of the conversion must be a number above 1.01; got nan"),
+        (rdp_epsilon, ([1.0], [1.0], 1e-5), "an order of the conversion must be a number above 1; got 1.0"),
+        (rdp_epsilon, ([nan], [1.0], 1e-5), "an order of the conversion must be a number above 1; got nan"),
         (rdp_epsilon, ([2.0], [nan], 1e-5), "epsilon must be .*; got nan"),
         (rdp_epsilon, ([2.0], [-1.0], 1e-5), "epsilon must be .*; got -1.0"),
         (rdp_epsilon, ([2.0], [1.0], 1.5), "delta must be a number from 0 to 1"),

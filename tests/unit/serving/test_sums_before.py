@@ -52,15 +52,6 @@ def test_exactly_the_records_of_late_short_sums_of_this_network_are_apart(seed, 
     assert len(sums) == len(expected) > 0
 
 
-def test_a_line_of_an_older_version_counts(ledger):
-    note(ledger, (0, 1), [1])
-    line = f'"trained":{SINCE},'
-    text = ledger.path.read_text()
-    assert line in text
-    ledger.path.write_text(text.replace(line, ""))
-    assert sums_of(ledger).withheld(np.array([1, 2])).tolist() == [True, False]
-
-
 def test_a_line_counts_when_it_is_whole(ledger):
     note(ledger, (0, 1), [1])
     whole = ledger.path.read_bytes()
