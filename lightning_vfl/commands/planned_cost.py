@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 from lightning_vfl.callbacks.injector import FaultInjector
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.privacy import Figure, PrivacyEvent, worst_epsilon, worst_figure
-from lightning_vfl.privacy.solve import largest_epochs
+from lightning_vfl.privacy.solve import solve_epochs
 from lightning_vfl.protocols import CascadeVFL
 from lightning_vfl.protocols.accounts.charging import refuse_what_links_records
 from lightning_vfl.protocols.accounts.planned_releases import Limits, Releases, planned_releases, releases_by_epoch
@@ -62,13 +62,13 @@ class Plan:
                 training = Releases(epochs, epochs * schedule.steps, epochs, epochs * self.records)
                 return self._cost(self._validated(training), delta, unit, self.events)
 
-            return largest_epochs(target, epsilon)
+            return solve_epochs(target, epsilon)
         costs = []
         for releases in islice(releases_by_epoch(schedule, self.records, limits), MOST_COUNTED):
             costs.append(self._cost(self._validated(releases), delta, unit, self.events))
             if costs[-1] > target:
                 break
-        return largest_epochs(target, lambda epochs: costs[min(epochs, len(costs)) - 1], MOST_COUNTED)
+        return solve_epochs(target, lambda epochs: costs[min(epochs, len(costs)) - 1], MOST_COUNTED)
 
     def _validated(self, training: Releases) -> Releases:
         """With the validations of the fit, if they release records through the protocol."""

@@ -16,7 +16,7 @@ from lightning_vfl.commands.vfl_cli import VFLCLI
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import PoissonBinomialEvent
 from lightning_vfl.privacy.events import AGAINST, UNITS, against, coalitions, in_words, label
-from lightning_vfl.privacy.solve import largest_beta, largest_levels
+from lightning_vfl.privacy.solve import solve_beta, solve_levels
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.terminal import console
 
@@ -119,13 +119,13 @@ def _setting(plan: Plan, own: Namespace) -> float | int:
     """
     target, delta, unit, events = own.target_epsilon, _delta(own), own.unit, _binomial(plan, own)
     if own.solve == "beta":
-        return largest_beta(target, lambda beta: plan.epsilon(delta, unit, [replace(e, beta=beta) for e in events]))
+        return solve_beta(target, lambda beta: plan.epsilon(delta, unit, [replace(e, beta=beta) for e in events]))
     if plan.timed:
         raise ConfigurationError(
             "--solve levels: uploads of more levels take longer, and the order of CascadeVFL's periods depends on "
             "that; use --solve beta or --solve epochs"
         )
-    return largest_levels(target, lambda n: plan.epsilon(delta, unit, [replace(e, levels=n) for e in events]))
+    return solve_levels(target, lambda n: plan.epsilon(delta, unit, [replace(e, levels=n) for e in events]))
 
 
 def _binomial(plan: Plan, own: Namespace) -> list[PoissonBinomialEvent]:

@@ -12,7 +12,7 @@ from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.accountant import composed_epsilon
 from lightning_vfl.privacy.digits import shown
-from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
+from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.privacy.loss_distribution import Account, Figure, loss_epsilon, smaller
 from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, rdp_epsilon
 
@@ -39,6 +39,7 @@ def planned_epsilon(
         records: N ≥ 1; used only for the unit ``party``.
 
     Examples:
+        >>> from lightning_vfl.privacy import PoissonBinomialEvent
         >>> event = PoissonBinomialEvent(levels=16, beta=0.1, parties=10, coordinates=16)
         >>> f"{planned_epsilon(event, epochs=1, delta=1e-5):.2f}"
         '11.34'
@@ -70,6 +71,7 @@ def worst_epsilon(
         ConfigurationError: as ``composed_epsilon``.
 
     Examples:
+        >>> from lightning_vfl.privacy import PoissonBinomialEvent
         >>> three, two = (PoissonBinomialEvent(levels=16, beta=0.1, parties=n, coordinates=16) for n in (3, 2))
         >>> alone = worst_epsilon([two], most=5, total=100, delta=1e-5)
         >>> worst_epsilon([three, two], most=5, total=100, delta=1e-5) == alone
@@ -102,6 +104,7 @@ def worst_figure(
         ConfigurationError: as ``composed_epsilon``.
 
     Examples:
+        >>> from lightning_vfl.privacy import PoissonBinomialEvent
         >>> event = PoissonBinomialEvent(levels=2, beta=0.05, parties=5, coordinates=16)
         >>> print(worst_figure([event], most=1, total=1000, delta=1e-5))
         2.075 (PLD)
@@ -112,17 +115,7 @@ def worst_figure(
     return smaller(renyi, loss_epsilon([(events, total if unit == "party" else most)], delta, unit))
 
 
-def solve_beta(
-    target_epsilon: float,
-    delta: float,
-    *,
-    levels: int,
-    parties: int,
-    coordinates: int,
-    epochs: int,
-    unit: str = "party-record",
-    records: int = 1,
-) -> float:
+def solve_beta(target_epsilon: float, epsilon: Callable[[float], float]) -> float:
     """The largest β of the Poisson binomial mechanism with which a run meets a target.
 
     Units: ε in nats; β is that of values in [-1, 1].
@@ -132,27 +125,19 @@ def solve_beta(
 
     Args:
         target_epsilon: ε > 0.
-        delta: 0 ≤ δ ≤ 1.
-        levels, parties, coordinates: b, n, D, as in ``PoissonBinomialEvent``.
-        epochs, unit, records: as in ``planned_epsilon``.
+        epsilon: the ε of the run with this β, for example by ``planned_epsilon``.
 
     Raises:
         ConfigurationError: for invalid numbers, and a target that no β of 1e-6 or more meets.
 
     Examples:
-        >>> f"{solve_beta(8.0, 1e-5, levels=16, parties=10, coordinates=16, epochs=10):.4f}"
+        >>> from lightning_vfl.privacy import PoissonBinomialEvent
+        >>> def epsilon(beta):
+        ...     event = PoissonBinomialEvent(levels=16, beta=beta, parties=10, coordinates=16)
+        ...     return planned_epsilon(event, epochs=10, delta=1e-5)
+        >>> f"{solve_beta(8.0, epsilon):.4f}"
         '0.0245'
     """
-
-    def epsilon(beta: float) -> float:
-        event = PoissonBinomialEvent(levels, beta, parties, coordinates)
-        return planned_epsilon(event, epochs, delta, unit, records)
-
-    return largest_beta(target_epsilon, epsilon)
-
-
-def largest_beta(target_epsilon: float, epsilon: Callable[[float], float]) -> float:
-    """As ``solve_beta``, for a run with the cost ``epsilon(beta)``."""
     positive("target_epsilon", target_epsilon)
     if epsilon(_LARGEST_BETA) <= target_epsilon:
         return _LARGEST_BETA
@@ -170,48 +155,29 @@ def largest_beta(target_epsilon: float, epsilon: Callable[[float], float]) -> fl
     return low
 
 
-def solve_levels(
-    target_epsilon: float,
-    delta: float,
-    *,
-    beta: float,
-    parties: int,
-    coordinates: int,
-    epochs: int,
-    unit: str = "party-record",
-    records: int = 1,
-    most: int = MOST_LEVELS,
-) -> int:
+def solve_levels(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_LEVELS) -> int:
     """The largest b of the Poisson binomial mechanism with which a run meets a target, at most ``most``.
 
-    Units: ε in nats; β is that of values in [-1, 1].
+    Units: ε in nats.
     Guarantee: the run with this b costs at most the target; the run with b + 1 costs more, or b is ``most``.
     Not guaranteed: a larger b could also meet the target if ε fell with b. No such case is known.
 
     Args:
         target_epsilon: ε > 0.
-        delta: 0 ≤ δ ≤ 1.
-        beta, parties, coordinates: β, n, D, as in ``PoissonBinomialEvent``.
-        epochs, unit, records: as in ``planned_epsilon``.
+        epsilon: the ε of the run with this b, for example by ``planned_epsilon``.
         most: the largest b to try; b n above 65,536 has a figure only for the unit ``record``.
 
     Raises:
         ConfigurationError: for invalid numbers, and a target that b = 1 does not meet.
 
     Examples:
-        >>> solve_levels(8.0, 1e-5, beta=0.02, parties=10, coordinates=16, epochs=10)
+        >>> from lightning_vfl.privacy import PoissonBinomialEvent
+        >>> def epsilon(levels):
+        ...     event = PoissonBinomialEvent(levels, beta=0.02, parties=10, coordinates=16)
+        ...     return planned_epsilon(event, epochs=10, delta=1e-5)
+        >>> solve_levels(8.0, epsilon)
         23
     """
-
-    def epsilon(levels: int) -> float:
-        event = PoissonBinomialEvent(levels, beta, parties, coordinates)
-        return planned_epsilon(event, epochs, delta, unit, records)
-
-    return largest_levels(target_epsilon, epsilon, most)
-
-
-def largest_levels(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_LEVELS) -> int:
-    """As ``solve_levels``, for a run with the cost ``epsilon(levels)``."""
     positive("target_epsilon", target_epsilon)
     positive("most", most, whole=True)
     if epsilon(1) > target_epsilon:
@@ -222,9 +188,7 @@ def largest_levels(target_epsilon: float, epsilon: Callable[[int], float], most:
     return _last(lambda levels: epsilon(levels) <= target_epsilon, int(most))
 
 
-def solve_epochs(
-    target_epsilon: float, delta: float, event: PrivacyEvent, unit: str = "party-record", records: int = 1
-) -> int:
+def solve_epochs(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_EPOCHS) -> int:
     """The largest number of epochs with which a run meets a target.
 
     Units: ε in nats.
@@ -232,24 +196,18 @@ def solve_epochs(
 
     Args:
         target_epsilon: ε > 0.
-        delta: 0 ≤ δ ≤ 1.
-        event: the event of one round.
-        unit, records: as in ``planned_epsilon``.
+        epsilon: the ε of a run of so many epochs, for example by ``planned_epsilon``.
+        most: the largest number to try.
 
     Raises:
-        ConfigurationError: for invalid numbers, a target that one epoch does not meet, and an event that
-            may happen more than 1,000,000,000 times.
+        ConfigurationError: for invalid numbers, a target that one epoch does not meet, and one that ``most`` meet.
 
     Examples:
+        >>> from lightning_vfl.privacy import PoissonBinomialEvent
         >>> event = PoissonBinomialEvent(levels=16, beta=0.02, parties=10, coordinates=16)
-        >>> solve_epochs(8.0, 1e-5, event)
+        >>> solve_epochs(8.0, lambda epochs: planned_epsilon(event, epochs, delta=1e-5))
         14
     """
-    return largest_epochs(target_epsilon, lambda epochs: planned_epsilon(event, epochs, delta, unit, records))
-
-
-def largest_epochs(target_epsilon: float, epsilon: Callable[[int], float], most: int = MOST_EPOCHS) -> int:
-    """As ``solve_epochs``, for a run with the cost ``epsilon(epochs)`` and at most ``most`` epochs."""
     positive("target_epsilon", target_epsilon)
     if epsilon(1) > target_epsilon:
         raise ConfigurationError(
