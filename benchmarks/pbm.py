@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.crypto import Keystream
 from lightning_vfl.fast_streams import FastStream
 from lightning_vfl.networks import MLP
-from lightning_vfl.privacy.binomial import binomial
+from lightning_vfl.privacy.binomial import Line, binomial_of
 
 LEVELS, COLUMNS, ROWS, WIDTH, PARTIES = 16, 196, 256, 64, 4
 SHAPES = ((5, 100, 16), (10, 100, 16), (4, 128, 16), (4, 256, 64))
@@ -35,6 +36,12 @@ def seconds(draw: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         draw()
     return (time.perf_counter() - began) / calls
+
+
+def draw_ours(p: torch.Tensor, words: Callable[[int], Any], ties: Callable[[int], Any] | None = None) -> None:
+    """Binomial draws of the aggregator."""
+    drawn = torch.empty(p.shape, dtype=torch.int64)
+    binomial_of(p, Line(1.0, 0.0, 0.0, 1.0), LEVELS, words, drawn, ties=ties)
 
 
 def run(aggregator: Aggregator, data: RandomFloats) -> Steps:
@@ -56,8 +63,8 @@ def main() -> None:
         p = 0.5 + 0.25 * torch.tanh(torch.randn(shape, dtype=torch.float64))
         trials, generator = torch.full(shape, float(LEVELS), dtype=torch.float64), np.random.default_rng(0)
         samplers: dict[str, Callable[[], object]] = {
-            "ours": lambda p=p: binomial(p, LEVELS, FastStream(0, "benchmark").words),  # type: ignore[misc]
-            "ours, secret": lambda p=p: binomial(p, LEVELS, secret, ties=secret),  # type: ignore[misc]
+            "ours": lambda p=p: draw_ours(p, FastStream(0, "benchmark").words),  # type: ignore[misc]
+            "ours, secret": lambda p=p: draw_ours(p, secret, secret),  # type: ignore[misc]
             "torch.binomial": lambda p=p, trials=trials: torch.binomial(trials, p),  # type: ignore[misc]
             "numpy": lambda p=p, generator=generator: generator.binomial(LEVELS, p.numpy()),  # type: ignore[misc]
         }

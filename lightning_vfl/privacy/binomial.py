@@ -12,13 +12,11 @@ with all rows. Secret draws take the bits of ties from a secret source instead, 
 """
 
 from collections.abc import Callable
-from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
 
-from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -42,64 +40,6 @@ class Line(NamedTuple):
     high: float
 
 
-AS_THEY_ARE = Line(1.0, 0.0, -inf, inf)
-
-
-def binomial(
-    probability: "Tensor", trials: int, words: "Words", start: int = 0, ties: "Words | None" = None
-) -> "Tensor":
-    r"""Independent draws of Binomial(b, p), one for every element of p.
-
-    p is rounded TOWARDS 1/2, to :math:`k / 2^{40}`: a p in [1/2 - β, 1/2 + β] stays in this interval, so a privacy
-    figure for β holds for the draws without a correction for the rounding.
-
-    Shapes: ``probability`` (*S), floating point; the draws (*S) int64, on the same device.
-    Units: plain counts, 0 to b.
-    Guarantee: exactly Binomial(b, k / 2⁴⁰) if the words are uniform and independent. |p - k / 2⁴⁰| is below 2⁻⁴⁰ and
-        the bias of a draw below b 2⁻⁴⁰; p = 0, 1/4, 1/2, 3/4 and 1 are exact. Equal words and p give equal draws on
-        every machine. The element with number ``start + i`` does not depend on other elements' p or on their number.
-        With ``ties``, draws are as secret as both sources; each draw then depends on all words.
-    Not guaranteed: secrecy without ``ties``: Philox is not a cryptographic generator, and its key has 64 bits. Constant
-        time: a tie is slower.
-
-    Args:
-        probability: p, each in [0, 1].
-        trials: b ≥ 1.
-        words: returns the next n uniform 64-bit words for n, for example ``stream(...).random_raw``. Use a new source
-            for every call: it uses one word, and b words for every 8 elements.
-        start: the number of the first element in the source's order, for a process with later rows of a joint batch.
-        ties: returns uniform 64-bit words for the 32 bits of ties, for example ``Keystream().words``; may be the same
-            source as ``words``. None: ties use Philox with a key from ``words``, so that draws depend only on ``words``
-            and on an element's number. With ``ties``, the words contain no such key.
-
-    Raises:
-        ConfigurationError: for a b below 1, a ``start`` below 0, and p outside [0, 1] or NaN.
-
-    Examples:
-        >>> import torch
-        >>> from lightning_vfl.streams import stream
-        >>> p = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
-        >>> drawn = binomial(p, 16, stream(0, "quantise", 3).random_raw)
-        >>> drawn.tolist()[0], drawn.tolist()[-1], drawn.shape
-        (0, 16, torch.Size([5]))
-        >>> own = binomial(p[2:], 16, stream(0, "quantise", 3).random_raw, start=2)
-        >>> torch.equal(own, drawn[2:])
-        True
-
-    References:
-        Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with Secure Aggregation",
-        ICML 2022, https://arxiv.org/abs/2207.09916, Algorithm 1 (what the draws are for).
-        Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011 (Philox4x32-10).
-    """
-    positive("trials", trials, whole=True)
-    within("start", start, 0, whole=True)
-    import torch  # production draws in a process without it
-
-    drawn = torch.empty(probability.shape, dtype=torch.int64)
-    binomial_of(probability, AS_THEY_ARE, trials, words, drawn, start, ties)
-    return drawn.to(probability.device)
-
-
 def binomial_of(
     values: "Tensor | NDArray[Any]",
     line: Line,
@@ -109,14 +49,47 @@ def binomial_of(
     start: int = 0,
     ties: "Words | None" = None,
 ) -> None:
-    """Set ``out`` to the draws of ``binomial`` for p = slope * clip(x) + shift in float64, without storing p.
+    r"""Set ``out`` to independent draws of Binomial(b, p), one for every value x; p = slope * clip(x) + shift.
+
+    p is computed in float64 and rounded TOWARDS 1/2, to :math:`k / 2^{40}`: a p in [1/2 - β, 1/2 + β] stays in this
+    interval, so a privacy figure for β holds for the draws without a correction for the rounding.
 
     Shapes: ``values`` (*S), a tensor of floating point on any device, or an array of float32 or float64; ``out`` (*S)
         int32 or int64, contiguous, an array or a tensor on the CPU.
-    Guarantee: the same bits as ``binomial`` of that p.
+    Units: plain counts, 0 to b.
+    Guarantee: exactly Binomial(b, k / 2⁴⁰) if the words are uniform and independent. |p - k / 2⁴⁰| is below 2⁻⁴⁰ and
+        the bias of a draw below b 2⁻⁴⁰; p = 0, 1/4, 1/2, 3/4 and 1 are exact. Equal words and p give equal draws on
+        every machine. The element with number ``start + i`` does not depend on other elements' p or on their number.
+        With ``ties``, draws are as secret as both sources; each draw then depends on all words.
+    Not guaranteed: secrecy without ``ties``: Philox is not a cryptographic generator, and its key has 64 bits. Constant
+        time: a tie is slower.
+
+    Args:
+        values: x.
+        line: how p follows from x.
+        trials: b ≥ 1.
+        words: returns the next n uniform 64-bit words for n, for example ``stream(...).random_raw``. Use a new source
+            for every call: it uses one word, and b words for every 8 elements.
+        out: the draws.
+        start: the number of the first element in the source's order, for a process with later rows of a joint batch.
+        ties: returns uniform 64-bit words for the 32 bits of ties, for example ``Keystream().words``; may be the same
+            source as ``words``. None: ties use Philox with a key from ``words``, so that draws depend only on ``words``
+            and on an element's number. With ``ties``, the words contain no such key.
 
     Raises:
         ConfigurationError: if a p is outside [0, 1] or NaN.
+
+    Examples:
+        >>> from lightning_vfl.streams import stream
+        >>> p, drawn = np.array([0.0, 0.25, 0.5, 0.75, 1.0]), np.empty(5, np.int64)
+        >>> binomial_of(p, Line(1.0, 0.0, 0.0, 1.0), 16, stream(0, "quantise", 3).random_raw, drawn)
+        >>> drawn.tolist()[0], drawn.tolist()[-1]
+        (0, 16)
+
+    References:
+        Chen, Özgür, Kairouz, "The Poisson Binomial Mechanism for Unbiased Federated Learning with Secure Aggregation",
+        ICML 2022, https://arxiv.org/abs/2207.09916, Algorithm 1 (what the draws are for).
+        Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011 (Philox4x32-10).
     """
     x = _floats(values)
     if x.size and not _fill(np.asarray(out).reshape(-1), x, line, trials, words, start, ties):
