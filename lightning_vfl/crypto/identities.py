@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -26,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from lightning_vfl.checks import positive
 from lightning_vfl.crypto.keys import Confined, encoded
-from lightning_vfl.crypto.keystream import SeededSecrets
+from lightning_vfl.crypto.keystream import insecure_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rebuildable import Rebuildable
 
@@ -70,7 +71,7 @@ class Signer:
     @classmethod
     def insecure_seeded(cls, seed: int, *names: str | int) -> "Signer":
         """A key that depends only on seed and names. INSECURE: anyone can compute it; for tests and simulations."""
-        words = SeededSecrets(seed).source("signing key", *names)(VERIFY // 8)
+        words = insecure_words(seed, "signing key", *names)(VERIFY // 8)
         return cls(Ed25519PrivateKey.from_private_bytes(words.astype("<u8").tobytes()))
 
     def sign(self, *statement: str | int | bytes) -> bytes:
@@ -186,14 +187,7 @@ class Identities(Rebuildable):
         found: dict[int, bytes] = {}
         holders: dict[bytes, int] = {}
         for party in range(parties):
-            path, content = self._read(party, "pub", parties)
-            try:
-                key = load_pem_public_key(content)
-            except (ValueError, UnsupportedAlgorithm):
-                key = None
-            if not isinstance(key, Ed25519PublicKey):
-                raise ConfigurationError(f"{path} has no Ed25519 public key in PEM; {_remedy(parties)}")
-            found[party] = key.public_bytes_raw()
+            found[party] = self._key(party, "pub", parties).public_bytes_raw()
             if holders.setdefault(found[party], party) != party:
                 raise ConfigurationError(
                     f"parties {holders[found[party]]} and {party} have the same identity key in {self.folder}; every "
@@ -210,28 +204,31 @@ class Identities(Rebuildable):
         """
         publics, found = self.publics(parties), {}
         for party in hosted:
-            path, content = self._read(party, "key", parties)
-            try:
-                key = load_pem_private_key(content, password=None)
-            except (ValueError, TypeError, UnsupportedAlgorithm):
-                key = None
-            if not isinstance(key, Ed25519PrivateKey):
-                raise ConfigurationError(f"{path} has no Ed25519 private key in PEM; {_remedy(parties)}")
-            found[party] = Signer(key)
+            found[party] = Signer(self._key(party, "key", parties))
             if found[party].public != publics[party]:
                 raise ConfigurationError(
-                    f"{path} does not belong to {self.path(party, 'pub')}; put the two files of one key pair there"
+                    f"{self.path(party, 'key')} does not belong to {self.path(party, 'pub')}; put the two files of one "
+                    "key pair there"
                 )
         return found
 
-    def _read(self, party: int, kind: str, parties: int) -> tuple[Path, bytes]:
+    def _key(self, party: int, kind: str, parties: int) -> Any:
+        """The key in a file, an ``Ed25519PublicKey`` or an ``Ed25519PrivateKey``."""
         path = self.path(party, kind)
         try:
-            return path, path.read_bytes()
+            content = path.read_bytes()
         except OSError as error:
             raise ConfigurationError(
                 f"the identity key {path} cannot be read ({error.strerror}); {_remedy(parties)}"
             ) from None
+        try:
+            key = load_pem_public_key(content) if kind == "pub" else load_pem_private_key(content, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            key = None
+        if not isinstance(key, Ed25519PublicKey if kind == "pub" else Ed25519PrivateKey):
+            word = "public" if kind == "pub" else "private"
+            raise ConfigurationError(f"{path} has no Ed25519 {word} key in PEM; {_remedy(parties)}")
+        return key
 
 
 def _remedy(parties: int) -> str:

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from lightning_vfl.crypto.keystream import SeededSecrets
+from lightning_vfl.crypto.keystream import insecure_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -104,7 +104,7 @@ class KeyPair:
             >>> KeyPair.insecure_seeded(0, "party", 1).public == KeyPair.insecure_seeded(0, "party", 1).public
             True
         """
-        words = SeededSecrets(seed).source("key pair", *names)(SIZE // 8)
+        words = insecure_words(seed, "key pair", *names)(SIZE // 8)
         return cls(X25519PrivateKey.from_private_bytes(words.astype("<u8").tobytes()))
 
     def shared(self, public: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """Unpredictable uniform random words, and a reproducible replacement for simulations."""
 
 import os
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,15 +22,7 @@ ZEROS = bytes(2**18)  # encrypting zeros gives the keystream itself
 PLAIN = memoryview(ZEROS)  # slicing a memoryview makes no copy
 
 
-class Secrets(ABC):
-    """The source of the random words of masks, shares and keys."""
-
-    @abstractmethod
-    def source(self, *names: Name) -> "Words":
-        """The function that returns the next n uniform 64-bit words; ``names``: their owner and purpose."""
-
-
-class Keystream(Secrets):
+class Keystream:
     """AES-256 in counter mode with a key from the operating system; no part of the keystream is used twice.
 
     Units: 64-bit words.
@@ -49,9 +40,6 @@ class Keystream(Secrets):
 
     def __init__(self) -> None:
         self._rekey()
-
-    def source(self, *names: Name) -> "Words":
-        return self.words
 
     def words(self, n: int) -> "NDArray[np.uint64]":
         """The next n words of the keystream."""
@@ -73,18 +61,12 @@ class Keystream(Secrets):
         return Keystream, ()
 
 
-class SeededSecrets(Secrets):
-    """Words that depend only on seed and names. INSECURE: for tests and simulations that compare messages bit for bit.
+def insecure_words(seed: int, *names: Name) -> "Words":
+    """The function that returns the next n words of seed and names, instead of a ``Keystream``'s.
 
-    Args:
-        seed: the seed of the run.
+    INSECURE: for tests and simulations that compare messages bit for bit.
     """
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def source(self, *names: Name) -> "Words":
-        return stream(self.seed, "insecure secrets", *names).random_raw
+    return stream(seed, "insecure secrets", *names).random_raw
 
 
 def keyed_words(key: bytes) -> "Words":

@@ -3,7 +3,7 @@
 import operator
 from hashlib import sha256
 from threading import local
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    UInts = NDArray[np.unsignedinteger[Any]]
+    Words = NDArray[np.uint32]
     Graph = Mapping[int, Sequence[int]]
 
 ROUNDS = 2**64  # the upper half of the counter block is the round, the lower half counts blocks
@@ -62,12 +62,12 @@ def key_period(round: int, rekey_every: int) -> int:
 
 
 class _Scratch(local):
-    """A thread's buffer for the keystream before it is added; as little-endian words of 4 and of 8 bytes."""
+    """A thread's buffer for the keystream before it is added; as little-endian words of 4 bytes."""
 
     def __init__(self) -> None:
         buffer = np.empty(CHUNK + BLOCK, np.uint8)  # older versions of ``update_into`` need a block after the output
         self.target = buffer.data
-        self.words = {size: buffer[:CHUNK].view(f"<u{size}") for size in (4, 8)}
+        self.words = buffer[:CHUNK].view("<u4")
 
 
 class _Progress:
@@ -90,8 +90,8 @@ class PairKeystream:
     The counter block is round (64 bits, big endian) ‖ number of the block (64 bits, big endian). The parts of different
     rounds therefore never overlap: 2^64 blocks are more than any address space.
 
-    Shapes: ``values`` (n,) of the word's type, any stride.
-    Units: words of 32 or 64 bits, little-endian in the keystream: the same on every machine.
+    Shapes: ``values`` (n,) uint32, any stride.
+    Units: words of 32 bits, little-endian in the keystream: the same on every machine.
     Guarantee: computationally indistinguishable from uniform words without the key. Every word is returned once,
         because rounds must increase. Equal keys and rounds give equal words; a smaller n gives the first words.
         Pickles, deep copies and forked processes are refused; a shallow copy is the same stream.
@@ -100,10 +100,9 @@ class PairKeystream:
 
     Args:
         key: 32 bytes, used only for this keystream.
-        word: ``np.uint32`` or ``np.uint64``.
 
     Raises:
-        ValueError: for another size of the key or of the word.
+        ValueError: for another size of the key.
 
     References:
         NIST SP 800-38A, Section 6.5 (CTR) and Appendix B.2: the nonce of a message in the upper bits of the counter.
@@ -114,45 +113,33 @@ class PairKeystream:
         (True, False)
     """
 
-    def __init__(self, key: bytes, word: type[np.unsignedinteger[Any]] = np.uint32) -> None:
+    def __init__(self, key: bytes) -> None:
         if len(key) != 32:
             raise ValueError(f"a key of AES-256 must have 32 bytes; got {len(key)}")
-        self.word = np.dtype(word)
-        if self.word not in (np.dtype(np.uint32), np.dtype(np.uint64)):
-            raise ValueError(f"words must be uint32 or uint64; got {self.word}")
         self._progress = Confined(_Progress(key))
         self._digest = sha256(b"pair keystream" + key).digest()  # tells whether another object has the same key
 
-    def words(self, round: int, n: int) -> "UInts":
+    def words(self, round: int, n: int) -> "Words":
         """The n words of a round, (n,).
 
         Raises:
             ValueError: for a round that is not above the last one, or does not fit 64 bits.
             RuntimeError: in a deep copy or a forked process.
         """
-        values: UInts = np.zeros(n, self.word)
+        values: Words = np.zeros(n, np.uint32)
         self.add_to(values, round)
         return values
 
-    def add_to(self, values: "UInts", round: int, sign: int = 1) -> None:
-        """Add the words of a round to values (n,), in place and modulo 2^32 or 2^64; sign -1: subtract them.
+    def add_to(self, values: "Words", round: int, sign: int = 1) -> None:
+        """Add the words of a round to values (n,), in place and modulo 2^32; sign -1: subtract them.
 
         Raises:
             ValueError: for a round that is not above the last one, or does not fit 64 bits; for values of another type.
             RuntimeError: in a deep copy or a forked process.
         """
-        progress = self._progress.open()
-        self._refuse_other(values)
-        combine, encryptor = _combine[sign], progress.encryptor
-        encryptor.reset_nonce(_first_block(round, progress))
-        target, words = _scratch.target, _scratch.words[self.word.itemsize]
-        step = CHUNK // self.word.itemsize
-        for begin in range(0, len(values), step):
-            piece = values[begin : begin + step]
-            encryptor.update_into(PLAIN[: piece.nbytes], target)
-            combine(piece, words[: len(piece)], out=piece)
+        self._add_all(((values, _combine[sign]),), round, self._progress.open())
 
-    def add_between(self, plus: "UInts", minus: "UInts", round: int, twin: "PairKeystream") -> None:
+    def add_between(self, plus: "Words", minus: "Words", round: int, twin: "PairKeystream") -> None:
         """Add the words of a round to ``plus`` (n,) and subtract them from ``minus`` (n,), in place.
 
         For a process that hosts both parties: the keystream is computed once. The result is that of
@@ -172,22 +159,24 @@ class PairKeystream:
             twin.add_to(minus, round, -1)
             return
         progress, other = self._progress.open(), twin._progress.open()
-        self._refuse_other(plus, minus)
-        encryptor = progress.encryptor
         streams = (progress,) if other is progress else (progress, other)
-        encryptor.reset_nonce(_first_block(round, *streams))
-        target, words = _scratch.target, _scratch.words[self.word.itemsize]
-        step = CHUNK // self.word.itemsize
-        for begin in range(0, len(plus), step):
-            piece, opposite = plus[begin : begin + step], minus[begin : begin + step]
-            encryptor.update_into(PLAIN[: piece.nbytes], target)
-            np.add(piece, words[: len(piece)], out=piece)
-            np.subtract(opposite, words[: len(piece)], out=opposite)
+        self._add_all(((plus, np.add), (minus, np.subtract)), round, *streams)
 
-    def _refuse_other(self, *rows: "UInts") -> None:
-        for values in rows:
-            if values.dtype != self.word or values.ndim != 1:
-                raise ValueError(f"values must be (n,) {self.word}; got {values.shape} {values.dtype}")
+    def _add_all(self, sums: "Sequence[tuple[Words, np.ufunc]]", round: int, *streams: _Progress) -> None:
+        """Combine the words of a round with several values of one size; the round is used in each of the streams."""
+        for values, _ in sums:
+            if values.dtype != np.uint32 or values.ndim != 1:
+                raise ValueError(f"values must be (n,) uint32; got {values.shape} {values.dtype}")
+        encryptor = streams[0].encryptor
+        encryptor.reset_nonce(_first_block(round, *streams))
+        target, words = _scratch.target, _scratch.words
+        size = len(sums[0][0])
+        for begin in range(0, size, len(words)):
+            drawn = words[: size - begin]
+            encryptor.update_into(PLAIN[: drawn.nbytes], target)
+            for values, combine in sums:
+                piece = values[begin : begin + len(drawn)]
+                combine(piece, drawn, out=piece)
 
 
 def _first_block(round: int, *streams: _Progress) -> bytes:
@@ -214,7 +203,7 @@ class PairMasks:
     party with the lower number adds, the other subtracts (as in Bonawitz et al.; in vFedSec the higher number adds,
     which gives the same masks with the opposite sign).
 
-    Shapes: values and masks of any shape; uint32 for ``bits`` up to 32, uint64 above.
+    Shapes: values and masks of any shape, uint32.
     Units: elements of the ring, 0 to 2^bits - 1.
     Guarantee: the masks of all members sum to zero, exactly. To the server, and to members that collude with it, the
         other members' messages are computationally indistinguishable from uniform messages with the same sum (vFedSec,
@@ -227,7 +216,7 @@ class PairMasks:
 
     Args:
         keys: the keys of this party for this period.
-        bits: the bits of the ring, 1 to 64.
+        bits: the bits of the ring, 1 to 32.
 
     Raises:
         ConfigurationError: for another number of bits.
@@ -249,10 +238,9 @@ class PairMasks:
     """
 
     def __init__(self, keys: PairKeys, bits: int = 32) -> None:
-        within("bits of the ring", bits, 1, 64, whole=True)
+        within("bits of the ring", bits, 1, 32, whole=True)
         self.keys = keys
         self.bits = bits
-        self.word: type[np.unsignedinteger[Any]] = np.uint32 if bits <= 32 else np.uint64
         self._streams: dict[MaskNames, dict[int, PairKeystream]] = {}
 
     def keystream(self, other: int, names: MaskNames) -> PairKeystream:
@@ -265,7 +253,7 @@ class PairMasks:
         streams = self._streams.setdefault(names, {})
         if other not in streams:
             key = self.keys.key(other, "mask", self.bits, *names)
-            streams[other] = PairKeystream(key, self.word)
+            streams[other] = PairKeystream(key)
         return streams[other]
 
     def mask_of(
@@ -275,18 +263,18 @@ class PairMasks:
         round: int,
         shape: "int | tuple[int, ...]",
         graph: "Graph | None" = None,
-    ) -> "UInts":
+    ) -> "Words":
         """This party's mask among ``members``, which include this party; zeros if there is no other member.
 
         Raises:
             ValueError, RuntimeError: as ``add_to``.
         """
-        values: UInts = np.zeros(shape, self.word)
+        values: Words = np.zeros(shape, np.uint32)
         self.add_to(values, members, names, round, graph)
         return values
 
     def add_to(
-        self, values: "UInts", members: "Sequence[int]", names: MaskNames, round: int, graph: "Graph | None" = None
+        self, values: "Words", members: "Sequence[int]", names: MaskNames, round: int, graph: "Graph | None" = None
     ) -> None:
         """Add this party's mask to values of the ring, in place; the party may send the result.
 
@@ -307,10 +295,10 @@ class PairMasks:
         party = self.keys.party
         add_together({party: self}, {party: values}, members, names, round, graph)
 
-    def _flat(self, values: "UInts", members: "Sequence[int]") -> "UInts":
+    def _flat(self, values: "Words", members: "Sequence[int]") -> "Words":
         """The values as one row, after a check of them and of the members."""
-        if values.dtype != self.word or not values.flags.c_contiguous:
-            raise ValueError(f"values of a ring of {self.bits} bits must be {np.dtype(self.word)} in C order")
+        if values.dtype != np.uint32 or not values.flags.c_contiguous:
+            raise ValueError("values of a ring must be uint32 in C order")
         party = self.keys.party
         if members and party not in members:
             raise ValueError(f"the members must include party {party}; got {sorted(members)}")
@@ -318,14 +306,10 @@ class PairMasks:
             raise ValueError(f"the members must name every party once; got {sorted(members)}")
         return values.reshape(-1)
 
-    def _cut(self, flat: "UInts") -> None:
-        if self.bits < 8 * flat.itemsize:
-            np.bitwise_and(flat, self.word(2**self.bits - 1), out=flat)
-
 
 def add_together(
     masks: "Mapping[int, PairMasks]",
-    values: "Mapping[int, UInts]",
+    values: "Mapping[int, Words]",
     members: "Sequence[int]",
     names: MaskNames,
     round: int,
@@ -365,4 +349,5 @@ def add_together(
             elif party < other:
                 stream.add_between(own, flat[other], round, streams[other][party])
     for party, own in flat.items():
-        masks[party]._cut(own)
+        if masks[party].bits < 32:
+            np.bitwise_and(own, np.uint32(2 ** masks[party].bits - 1), out=own)

@@ -15,7 +15,7 @@ from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.aggregators.parts import ServerSide, Traits, Wire
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.checks import positive, within
-from lightning_vfl.crypto import Keystream, SeededSecrets
+from lightning_vfl.crypto import Keystream, insecure_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, LagrangeCode, PrimeField
 from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Widths
@@ -122,17 +122,14 @@ class Coding:
         """(copies, Σ rows, width) uniform elements: for each of the hosted parties rows of its own, side by side."""
         if not self.insecure_seeded_secrets:  # no word of a keystream occurs twice: a draw for all is a draw for each
             return self.field.random((copies, sum(rows), width), Keystream().words)
-        secrets = SeededSecrets(names.seed)
         draws = [
-            self.field.random((copies, n, width), secrets.source(purpose, names.stage, names.round, party))
+            self.field.random((copies, n, width), insecure_words(names.seed, purpose, names.stage, names.round, party))
             for party, n in zip(parties, rows, strict=True)
         ]
         return torch.cat(draws, dim=1)
 
 
-@lru_cache(maxsize=64)
-def _code(field: PrimeField, blocks: int, privacy: int, parties: int) -> LagrangeCode:
-    return LagrangeCode(field, blocks, privacy, parties)
+_code = lru_cache(maxsize=64)(LagrangeCode)
 
 
 @dataclass(frozen=True)

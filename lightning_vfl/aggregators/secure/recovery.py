@@ -23,9 +23,9 @@ from lightning_vfl.crypto import (
     PairKeys,
     PairKeystream,
     PairMasks,
-    SeededSecrets,
     Signer,
     derive,
+    insecure_words,
 )
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
@@ -39,6 +39,8 @@ FIELD = PrimeField()  # 2^31 - 1
 WORD = np.uint32  # of ring elements
 LIMB_BITS = 30
 LIMBS = -(-8 * SIZE // LIMB_BITS)  # field elements of a secret of 32 bytes
+LIMB_MASK = 2**LIMB_BITS - 1
+SHIFTS = range(0, LIMBS * LIMB_BITS, LIMB_BITS)
 
 MASKS, SELF = "mask seed", "self-mask seed"
 ROUND_KEYS, SHARES, REVEALED = "round keys", "seed shares", "revealed shares"  # kinds of messages
@@ -132,16 +134,6 @@ class RoundSecrets:
         """The key pair that the round's masks with others come from."""
         return KeyPair(X25519PrivateKey.from_private_bytes(self.seeds[0]))
 
-    @classmethod
-    def draw(cls, party: int, names: RoundNames, round: int, insecure_seeded: bool) -> "RoundSecrets":
-        """From the operating system; ``insecure_seeded``: from a named stream."""
-        if insecure_seeded:
-            words = SeededSecrets(names.seed).source("recovery", names.stage, round, party)(2 * SIZE // 8)
-            drawn = words.astype("<u8").tobytes()
-        else:
-            drawn = os.urandom(2 * SIZE)
-        return cls(drawn[:SIZE], drawn[SIZE:])
-
 
 def to_limbs(secrets: Sequence[bytes]) -> Tensor:
     """(n, LIMBS) field elements of n secrets of 32 bytes.
@@ -150,10 +142,8 @@ def to_limbs(secrets: Sequence[bytes]) -> Tensor:
         >>> to_bytes(to_limbs([bytes(range(32))])) == [bytes(range(32))]
         True
     """
-    bits = np.unpackbits(np.frombuffer(b"".join(secrets), np.uint8).reshape(-1, SIZE), axis=1, bitorder="little")
-    padded = np.pad(bits, ((0, 0), (0, LIMBS * LIMB_BITS - bits.shape[1])))
-    limbs = padded.reshape(len(bits), LIMBS, LIMB_BITS).astype(np.int64) @ (1 << np.arange(LIMB_BITS, dtype=np.int64))
-    return torch.from_numpy(limbs)
+    numbers = [int.from_bytes(secret, "little") for secret in secrets]
+    return torch.tensor([[number >> shift & LIMB_MASK for shift in SHIFTS] for number in numbers])
 
 
 def to_bytes(limbs: Tensor) -> list[bytes]:
@@ -162,12 +152,10 @@ def to_bytes(limbs: Tensor) -> list[bytes]:
     Raises:
         ValueError: for elements that stand for no secret, because the shares do not belong together.
     """
-    values = limbs.numpy()
-    bits = ((values[:, :, None] >> np.arange(LIMB_BITS)) & 1).reshape(len(values), -1)
-    if (values >> LIMB_BITS).any() or bits[:, 8 * SIZE :].any():
+    numbers = [sum(limb << shift for limb, shift in zip(row, SHIFTS, strict=True)) for row in limbs.tolist()]
+    if int(limbs.max()) > LIMB_MASK or max(numbers) >> 8 * SIZE:
         raise ValueError("the shares do not belong together: they do not decode to a secret")
-    packed = np.packbits(bits[:, : 8 * SIZE].astype(np.uint8), axis=1, bitorder="little")
-    return [row.tobytes() for row in packed]
+    return [number.to_bytes(SIZE, "little") for number in numbers]
 
 
 def share(secrets: Sequence[bytes], needed: int, parties: int, insecure_seed: Sequence[Any] | None = None) -> Tensor:
@@ -178,11 +166,11 @@ def share(secrets: Sequence[bytes], needed: int, parties: int, insecure_seed: Se
     """
     code = LagrangeCode(FIELD, 1, needed - 1, parties)
     limbs = to_limbs(secrets)
-    words = Keystream().source()
-    if insecure_seed is not None:
-        seed, *names = insecure_seed
-        words = SeededSecrets(seed).source("recovery shares", *names)
-    masks = FIELD.random((needed - 1, *limbs.shape), words)
+    if insecure_seed is None:
+        masks = FIELD.random((needed - 1, *limbs.shape), Keystream().words)
+    else:
+        words = insecure_words(insecure_seed[0], "recovery shares", *insecure_seed[1:])
+        masks = FIELD.random((needed - 1, *limbs.shape), words)
     return code.share(limbs.unsqueeze(0), masks)
 
 
@@ -227,10 +215,14 @@ class Vault:
     signed: dict[tuple[int, int], Survivors] = field(default_factory=dict)
 
     def draw(self, parties: Sequence[int], names: RoundNames, insecure_seeded: bool) -> None:
-        """Secrets of all rounds of the period."""
+        """Secrets of all rounds of the period, from the operating system; ``insecure_seeded``: from a named stream."""
         for party in parties:
             for round in self.rounds:
-                self.secrets[party, round] = RoundSecrets.draw(party, names, round, insecure_seeded)
+                drawn = os.urandom(2 * SIZE)
+                if insecure_seeded:
+                    words = insecure_words(names.seed, "recovery", names.stage, round, party)(2 * SIZE // 8)
+                    drawn = words.astype("<u8").tobytes()
+                self.secrets[party, round] = RoundSecrets(drawn[:SIZE], drawn[SIZE:])
             self.publics[party] = b"".join(self.secrets[party, round].pair.public for round in self.rounds)
 
     def shares_of(self, party: int, needed: int, parties: int, insecure_seed: Sequence[Any] | None) -> list[bytes]:
@@ -333,7 +325,7 @@ class RoundMasks:
 
 def own_mask(seed: bytes, names: MaskNames) -> PairKeystream:
     """The keystream of a party's mask of its own, under a key for these names alone."""
-    return PairKeystream(derive(seed, "self mask", *names, session=b""), WORD)
+    return PairKeystream(derive(seed, "self mask", *names, session=b""))
 
 
 def round_masks(names: RoundNames, rows: Rows) -> MaskNames:

@@ -24,7 +24,7 @@ from lightning_vfl.aggregators.secure.recovery import (
     REVEALED,
     SELF,
     Recovery,
-    RoundSecrets,
+    Vault,
     own_mask,
     reconstruct,
     round_masks,
@@ -440,14 +440,16 @@ def test_no_block_is_used_twice_over_rounds_periods_and_losses(uses):
 
 
 def test_seeds_come_from_the_system_unless_it_is_said_that_they_do_not():
-    names = RoundNames(0, Stage.FIT, 0)
-    drawn = [RoundSecrets.draw(0, names, 0, False) for _ in range(3)]
-    assert len({seed for own in drawn for seed in own.seeds}) == 6
-    seeded = [
-        RoundSecrets.draw(m, names._replace(stage=s), r, True) for m in (0, 1) for s in ("fit", "test") for r in (0, 1)
-    ]
-    assert len({seed for own in seeded for seed in own.seeds}) == 16
-    assert RoundSecrets.draw(1, names, 3, True).seeds == RoundSecrets.draw(1, names, 3, True).seeds
+    def drawn(stage, seeded):
+        vault = Vault(range(2))
+        vault.draw((0, 1), RoundNames(0, stage, 0), seeded)
+        return {place: own.seeds for place, own in vault.secrets.items()}
+
+    secret = [drawn(Stage.FIT, False) for _ in range(3)]
+    assert len({seed for each in secret for seeds in each.values() for seed in seeds}) == 24
+    seeded = [drawn(stage, True) for stage in (Stage.FIT, Stage.TEST)]
+    assert len({seed for each in seeded for seeds in each.values() for seed in seeds}) == 16
+    assert drawn(Stage.FIT, True) == seeded[0]
 
 
 def test_unmasking_needs_every_survivors_own_mask():
