@@ -28,8 +28,6 @@ from lightning_vfl.wire import Aggregate, Contribution, Embeddings, Message, Par
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lightning_vfl.privacy.draws import Words
-
 LEAST_CLIP = 1e-140  # squares of smaller numbers are no floats, and the norm of a longer embedding could come out as 0
 
 
@@ -74,20 +72,24 @@ class Mechanism:
                 "NaN or infinite embeddings cannot be hidden by noise; clean the data or lower the learning rate"
             )
         hosted = zip(view.parties, leaves, strict=True)
+        return Embeddings(tuple(self._noisy(party, h, view, own) for party, h in hosted))
+
+    def _noisy(self, party: int, h: Tensor, view: PartyView, own: OwnKeystreams) -> Tensor:
+        sigma = self.sigma(h.shape[1], view.roster.parties)
+        clipped = self.clipped(h.detach())
         if self.draws == "system":
-            parties = view.roster.parties
-            return Embeddings(tuple(self._on_grid(h, parties, own.of(party)) for party, h in hosted))
-        return Embeddings(tuple(self._in_floats(party, h, view) for party, h in hosted))
+            noisy = torch.from_numpy(with_noise(clipped.cpu().numpy(), sigma, self.clip, own.of(party)))
+        else:
+            names = ("noise", view.names.stage, view.names.round, party)
+            drawn = normal(view.rows.total, h.shape[1], view.names.seed, *names)
+            noisy = clipped + sigma * torch.from_numpy(drawn[view.rows.start :][: len(h)]).to(h.device)
+        return noisy.to(h.device, h.dtype)
 
     def clipped(self, h: Tensor) -> Tensor:
         """(B, D) float64: rows, or values, that are longer than the clip are scaled down to it."""
-        exact = h.to(torch.float64)
         if self.bounds == "value":
-            return exact.clamp(-self.clip, self.clip)
-        inside = self.clip * INSIDE
-        norm = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
-        scale: Tensor = inside / norm.clamp(min=inside)
-        return exact * scale
+            return h.to(torch.float64).clamp(-self.clip, self.clip)
+        return shortened(h, self.clip)
 
     def through_clip(self, h: Tensor, grad: Tensor) -> Tensor:
         """The adjoint of clipping at h, applied to the gradient of the clipped embedding."""
@@ -95,20 +97,6 @@ class Mechanism:
             leaf = h.detach().requires_grad_()
             clipped = self.clipped(leaf).to(h.dtype)
         return torch.autograd.grad(clipped, leaf, grad)[0]
-
-    def _on_grid(self, h: Tensor, parties: int, words: "Words") -> Tensor:
-        """The rounded sum of the clipped embedding and secret noise, without the gaps of floating point."""
-        clipped = self.clipped(h.detach()).cpu().numpy()
-        noisy = with_noise(clipped, self.sigma(h.shape[1], parties), self.clip, words)
-        return torch.from_numpy(noisy).to(h.device, h.dtype)
-
-    def _in_floats(self, party: int, h: Tensor, view: PartyView) -> Tensor:
-        """The clipped embedding with noise of the seed's stream, computed in float64."""
-        names = ("noise", view.names.stage, view.names.round, party)
-        drawn = normal(view.rows.total, h.shape[1], view.names.seed, *names)
-        own = torch.from_numpy(drawn[view.rows.start : view.rows.start + len(h)]).to(h.device)
-        sigma = self.sigma(h.shape[1], view.roster.parties)
-        return (self.clipped(h.detach()) + sigma * own).to(h.dtype)
 
 
 @lru_cache(maxsize=256)
@@ -294,10 +282,6 @@ class LocalGaussian(Aggregator):
                 "take; use Mean, Sum, Concat or Max as inner"
             )
 
-    def sensitivity(self, width: int) -> float:
-        """How far two clipped embeddings of D values can be apart, in L2 norm."""
-        return self._mechanism.sensitivity(width)
-
     def sigma(self, width: int, parties: int) -> float:
         """The standard deviation σ of the noise in each of D values, where there are M parties."""
         return self._mechanism.sigma(width, parties)
@@ -327,6 +311,15 @@ class LocalGaussian(Aggregator):
     @property
     def accounting(self) -> NoisyUploads:
         return NoisyUploads(self._mechanism)
+
+
+def shortened(h: Tensor, clip: float) -> Tensor:
+    """(B, D) float64: rows that are longer than the clip, in L2 norm, are scaled down to it."""
+    exact = h.to(torch.float64)
+    inside = clip * INSIDE
+    norm = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
+    scale: Tensor = inside / norm.clamp(min=inside)
+    return exact * scale
 
 
 def normal(rows: int, columns: int, seed: int, *names: Name) -> "NDArray[np.float64]":

@@ -19,13 +19,15 @@ class Downlink(Rebuildable, ABC):
     gradients of the aggregate. Evaluation is not changed.
     """
 
-    @abstractmethod
     def prepare(self, num_classes: int | None, outputs: int) -> None:
         """Take the number of classes (None: real-valued labels) and the width of the top's output, before training.
+
+        Default: labels of any kind are accepted.
 
         Raises:
             ConfigurationError: for labels that the downlink cannot protect.
         """
+        return
 
     @abstractmethod
     def targets(self, labels: Tensor, record_ids: Tensor, seed: int) -> Tensor:
@@ -46,9 +48,9 @@ class Downlink(Rebuildable, ABC):
         """
 
     @property
-    @abstractmethod
     def event(self) -> PrivacyEvent | None:
-        """The release of a round about the label of one of its records; None: rounds are not charged."""
+        """The release of a round about the label of one of its records; default: None, rounds are not charged."""
+        return None
 
     @abstractmethod
     def claim(self) -> str:
@@ -77,8 +79,3 @@ class LabelDownlink(Downlink, ABC):
     @final
     def protect(self, grad: Tensor, labels: Tensor, names: RoundNames, first: int) -> Tensor:
         return grad
-
-    @property
-    @final
-    def event(self) -> PrivacyEvent | None:
-        return None

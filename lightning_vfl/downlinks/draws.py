@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.local_gaussian import normal
-from lightning_vfl.privacy.draws import Draws, OwnKeystreams, checked_draws
-from lightning_vfl.privacy.exact_normal import grid, rounded_normal
+from lightning_vfl.crypto import Keystream
+from lightning_vfl.privacy.draws import Draws, checked_draws
+from lightning_vfl.privacy.exact_normal import rounded_normal, with_noise
 from lightning_vfl.streams import key_of
 from lightning_vfl.types import RoundNames
 
@@ -29,14 +30,14 @@ class NormalDraws:
 
     def __init__(self, draws: Draws) -> None:
         self.draws = checked_draws(draws)
-        self._keystreams = OwnKeystreams()
+        self._keystream = Keystream()
 
     def rows(self, count: int, columns: int, names: RoundNames, first: int) -> Tensor:
         """(count, columns) float64, of the rows from ``first`` on of the joint batch."""
         if self.draws == "seeded":
             drawn = normal(first + count, columns, names.seed, "downlink", names.stage, names.round)[first:]
         else:
-            whole = rounded_normal(count * columns, 1 / _STEP, self._keystreams.of(0))
+            whole = rounded_normal(count * columns, 1 / _STEP, self._keystream.words)
             drawn = whole.reshape(count, columns).astype(np.float64) * _STEP
         return torch.from_numpy(drawn)
 
@@ -48,11 +49,8 @@ class NormalDraws:
         """
         if self.draws == "seeded":
             return value + sigma * self.rows(value.shape[0], value.shape[1], names, first).to(value)
-        step = grid(sigma, clip)
-        whole = torch.trunc(value / step).to(torch.int64)  # towards zero: no row becomes longer
-        noise = rounded_normal(value.numel(), sigma / step, self._keystreams.of(0))
-        whole += torch.from_numpy(noise).reshape(value.shape).to(value.device)
-        return whole.to(torch.float64) * step
+        noisy = with_noise(value.cpu().numpy(), sigma, clip, self._keystream.words)
+        return torch.from_numpy(noisy).to(value.device)
 
 
 class RecordDraws:

@@ -5,14 +5,13 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.local_gaussian import LEAST_CLIP
+from lightning_vfl.aggregators.local_gaussian import LEAST_CLIP, shortened
 from lightning_vfl.checks import positive, within
 from lightning_vfl.downlinks.base import GradientDownlink
 from lightning_vfl.downlinks.draws import NormalDraws
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy.draws import SIMULATED, Draws
 from lightning_vfl.privacy.events import GaussianEvent
-from lightning_vfl.privacy.exact_normal import INSIDE
 from lightning_vfl.privacy.gaussian import analytic_sigma
 from lightning_vfl.types import RoundNames
 
@@ -74,20 +73,13 @@ class GaussianGradients(GradientDownlink):
         self.sigma = sigma or analytic_sigma(epsilon or 0.0, delta, 2 * clip * sqrt(rounds))
         self._draws = NormalDraws(draws)
 
-    def prepare(self, num_classes: int | None, outputs: int) -> None:
-        return
-
     def protect(self, grad: Tensor, labels: Tensor, names: RoundNames, first: int) -> Tensor:
-        exact = grad.to(torch.float64)
-        norms = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
-        if not bool(torch.isfinite(norms).all()):
+        if not bool(torch.isfinite(grad).all()):
             raise ConfigurationError(
                 "a gradient has NaN or infinite numbers, which noise cannot hide; clean the data or lower the learning "
                 "rate"
             )
-        inside = self.clip * INSIDE
-        clipped = exact * (inside / norms.clamp(min=inside))
-        return self._draws.added(clipped, self.sigma, self.clip, names, first).to(grad)
+        return self._draws.added(shortened(grad, self.clip), self.sigma, self.clip, names, first).to(grad)
 
     @property
     def event(self) -> GaussianEvent:

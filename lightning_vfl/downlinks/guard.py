@@ -59,10 +59,10 @@ def refuse_other_labels(downlink: Downlink, records: Any, seed: int, classes: in
         raise ConfigurationError(f"targets of {name} returned {what} for {len(labels)} labels; return one for each")
     if classes is None or found.is_floating_point():
         return
-    told = sorted(set(found.flatten().tolist()))
-    if told and not 0 <= told[0] <= told[-1] < classes:
+    returned = sorted(set(found.flatten().tolist()))
+    if returned and not 0 <= returned[0] <= returned[-1] < classes:
         raise ConfigurationError(
-            f"targets of {name} returned the classes {told}; return classes from 0 to {classes - 1}"
+            f"targets of {name} returned the classes {returned}; return classes from 0 to {classes - 1}"
         )
 
 
@@ -107,25 +107,25 @@ def refuse_other_downlink(downlink: Downlink, kept: Mapping[str, Any] | None) ->
 
     Args:
         downlink: of the resumed fit.
-        kept: what the checkpoint has of its downlink; None: there was none. Checkpoints of before have no ``title``.
+        kept: what the checkpoint has of its downlink; None: there was none.
 
     Raises:
         ConfigurationError: naming both.
     """
-    claims = downlink.event is not None or isinstance(downlink, LabelDownlink)
-    before = None if kept is None else kept.get("title", title(downlink))
-    if claims and before != title(downlink):
+    before = None if kept is None else kept["title"]
+    if protects_labels(downlink) and before != title(downlink):
         raise ConfigurationError(
             f"the checkpoint was trained with {before or 'no downlink'}, and this fit has {title(downlink)}, which "
             "claims something about all rounds; resume with the same downlink, or begin a new fit"
         )
-    own = {} if downlink.event is not None else settings_of(downlink)  # an account charges each round as it was
-    there = own if kept is None or before != title(downlink) else kept.get("settings", own)
-    if other := [name for name in own if there.get(name) != own[name]]:
+    if kept is None or before != title(downlink) or downlink.event is not None:  # an account charges rounds as they are
+        return
+    settings = settings_of(downlink)
+    if other := [name for name in settings if kept["settings"].get(name) != settings[name]]:
         name = other[0]
         raise ConfigurationError(
-            f"the checkpoint was trained with {name} {there.get(name)} of {type(downlink).__name__}, and this fit has "
-            f"{own[name]}; resume with the same settings, or begin a new fit"
+            f"the checkpoint was trained with {name} {kept['settings'].get(name)} of {type(downlink).__name__}, and "
+            f"this fit has {settings[name]}; resume with the same settings, or begin a new fit"
         )
 
 

@@ -82,10 +82,6 @@ class Marvell(GradientDownlink):
         sent: Tensor = g + one * along * (difference / gap**0.5) + other * sideways
         return sent.to(grad.dtype)
 
-    @property
-    def event(self) -> None:
-        return None
-
     def claim(self) -> str:
         return f"noise of power {self.power:g} makes gradients of the two classes alike (Marvell); no ε is claimed"
 

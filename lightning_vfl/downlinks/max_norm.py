@@ -39,19 +39,12 @@ class MaxNorm(GradientDownlink):
     def __init__(self, draws: Draws = "system") -> None:
         self._draws = NormalDraws(draws)
 
-    def prepare(self, num_classes: int | None, outputs: int) -> None:
-        return
-
     def protect(self, grad: Tensor, labels: Tensor, names: RoundNames, first: int) -> Tensor:
         squared = grad.square().sum(1, keepdim=True)
         ratio = squared.max() / squared
         deviation = torch.where(squared > 0, ratio - 1, torch.zeros_like(ratio)).sqrt()
         noise = self._draws.rows(len(grad), 1, names, first).to(grad)
         return grad * (1 + deviation * noise)
-
-    @property
-    def event(self) -> None:
-        return None
 
     def claim(self) -> str:
         return "norms of gradients are alike in expectation; their directions are not protected"
