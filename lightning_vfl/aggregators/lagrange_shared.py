@@ -1,8 +1,6 @@
 """Any bottom network under Lagrange coding: embeddings are shared among the parties, and only their sum is answered."""
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import floor, isfinite
 from typing import ClassVar, Literal
 
 import torch
@@ -153,22 +151,15 @@ class SharingParty(PartySide):
         Raises:
             ConfigurationError: if a sum could wrap around; every party checks its own part.
         """
-        bits = self.codec.l_x
-        bound = self.codec.field.half // int(view.called.sum())
         integers = []
+        summands = int(view.called.sum())
         for i in mine:
-            h = contribution.leaves[i].detach()
-            largest = float(h.abs().max()) if h.numel() else 0.0
-            if isfinite(largest) and _rounded(largest, bits) > bound:
-                fit = next((b for b in range(bits - 1, -1, -1) if _rounded(largest, b) <= bound), None)
-                advice = "" if fit is None else f"bits: {fit}, "
+            try:
+                integers.append(self.codec.quantise_data(contribution.leaves[i].detach(), "bits", summands))
+            except ConfigurationError as error:
                 raise ConfigurationError(
-                    f"party {view.parties[i]}: embeddings up to {largest:.6g} overflow with bits = {bits}: "
-                    f"{_rounded(largest, bits)} is above (p - 1) / (2 |S|) = {bound} for p = "
-                    f"{self.codec.field.modulus}; use {advice}a bounded bottom (output_activation: torch.nn.Tanh) or a "
-                    "larger modulus"
-                )
-            integers.append(self.codec.quantise_data(h))
+                    f"party {view.parties[i]}: {error}, or use a bounded bottom (output_activation: torch.nn.Tanh)"
+                ) from None
         return integers
 
     def _share(self, contribution: Contribution, view: PartyView) -> Message:
@@ -211,8 +202,3 @@ class DecodingServer(MeanServer):
         blocks = code.decode(torch.stack(message.pieces), message.senders, DEGREE)
         total = blocks.flatten(0, 1)[: len(view.rows.ids)]
         return aggregate_of(self.codec.dequantise(total) / len(view.roll.included_parties))
-
-
-def _rounded(x: float, bits: int) -> int:
-    """The largest integer that may stand for x ≥ 0 or for -x."""
-    return floor(Fraction(x) * (1 << bits) + Fraction(1, 2))

@@ -23,15 +23,12 @@ def _stacked(h: tuple[Tensor, ...], counted: Parties, present: Tensor | None) ->
     """(n, B, D): the counted parties' embeddings, in order of their numbers; one zero if no party counts."""
     if not counted:
         return torch.zeros_like(h[0]).unsqueeze(0)
-    stacked = torch.stack([h[m] for m in counted])
-    return (
-        stacked if present is None else torch.where(_there(present, counted).T[..., None], stacked, h[0].new_zeros(()))
-    )
+    return torch.stack([_held(h[m], m, present) for m in counted])
 
 
 def _there(present: Tensor, counted: Parties) -> Tensor:
     """(B, n) bool: which of the counted parties hold which row."""
-    return present if len(counted) == present.shape[1] else present[:, list(counted)]
+    return present[:, list(counted)]
 
 
 class Concat(Aggregator):

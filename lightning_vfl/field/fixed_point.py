@@ -66,9 +66,15 @@ class FixedPoint:
         within("l_x", self.l_x, 0, MOST_BITS, whole=True)
         within("l_w", self.l_w, 0, MOST_BITS, whole=True)
 
-    def quantise_data(self, x: Tensor) -> Tensor:
-        """Nearest integers to 2^l_x · x, halves upwards."""
-        scaled = self._scaled(x, "l_x", self.l_x)
+    def quantise_data(self, x: Tensor, name: str = "l_x", summands: int = 1) -> Tensor:
+        """Nearest integers to 2^l_x · x, halves upwards.
+
+        Args:
+            x: the data.
+            name: of the setting l_x, for errors.
+            summands: how many such integers are added; a number with which the sum could wrap around is refused.
+        """
+        scaled = self._scaled(x, name, self.l_x, self.field.half // summands)
         below = scaled.floor()
         # not floor(scaled + 0.5): that addition rounds, and takes the largest float64 below 0.5 to 1
         return below.to(torch.int64) + (scaled - below >= 0.5)
@@ -107,7 +113,7 @@ class FixedPoint:
             most = float(min(self.field.half - 1, 2**53))
             if neighbours(w.view(-1).numpy(), bits, self.l_w, most, rounded.view(-1).numpy()):
                 return rounded
-        scaled = self._scaled(w, "l_w", self.l_w)
+        scaled = self._scaled(w, "l_w", self.l_w, self.field.half)
         below = scaled.floor()
         drawn = torch.from_numpy(uniform(bits)).reshape(w.shape).to(w.device)
         return below.to(torch.int64) + (drawn < scaled - below)
@@ -161,8 +167,9 @@ class FixedPoint:
                 return f"use l_w = {fit} (scale: {fit}, or auto), fewer bits in l_x, or a larger modulus"
         return "no l_w fits; use fewer bits in l_x or a larger modulus"
 
-    def _scaled(self, x: Tensor, name: str, bits: int) -> Tensor:
-        """The numbers times 2^bits in float64, which does not round, if it fits the field's signed range."""
+    @staticmethod
+    def _scaled(x: Tensor, name: str, bits: int, most: int) -> Tensor:
+        """The numbers times 2^bits in float64, which does not round, if they are below ``most``."""
         if not x.is_floating_point():
             raise ConfigurationError(f"the numbers must be floating point; got {x.dtype}, convert with .float()")
         scaled = x.to(torch.float64) * 2.0**bits
@@ -172,12 +179,10 @@ class FixedPoint:
                 raise ConfigurationError(
                     "NaN or infinity cannot be quantised; remove such values from the data, or lower the learning rate"
                 )
-            if largest + 1 > self.field.half:
-                fit = next(
-                    (b for b in range(bits - 1, -1, -1) if largest * 2.0 ** (b - bits) + 1 <= self.field.half), None
-                )
+            if largest + 1 > most:
+                fit = next((b for b in range(bits - 1, -1, -1) if largest * 2.0 ** (b - bits) + 1 <= most), None)
                 raise ConfigurationError(
-                    f"{name} = {bits} takes {largest * 2.0**-bits:.6g} to {largest:.6g}, outside ±{self.field.half}; "
+                    f"{name} = {bits} takes {largest * 2.0**-bits:.6g} to {largest:.6g}, outside ±{most}; "
                     + (f"use {name} = {fit}" if fit is not None else "use a larger modulus")
                 )
         return scaled

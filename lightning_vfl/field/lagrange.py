@@ -57,7 +57,10 @@ def _matrix(points: tuple[int, ...], at: tuple[int, ...], p: int) -> Tensor:
         try:
             weights.append(pow(difference, -1, p))
         except ValueError:
-            raise ConfigurationError(_equal(points, p)) from None
+            other = next(points[i] for i, xi in enumerate(x) if i != j and gcd(xj - xi, p) != 1)
+            raise ConfigurationError(
+                f"the points {points[j]} and {other} cannot be told apart modulo {p}; use distinct points"
+            ) from None
     rows = []
     for point in at:
         t = int(point) % p
@@ -110,10 +113,3 @@ def interpolate(field: PrimeField, values: Tensor, points: Sequence[int], at: Se
     for start in range(0, columns.shape[1], at_once):
         out[:, start : start + at_once] = field.matmul(matrix, columns[:, start : start + at_once])
     return out.view(len(at), *values.shape[1:])
-
-
-def _equal(points: Sequence[int], p: int) -> str:
-    """Which two points cannot be told apart; there are two."""
-    pairs = ((other, one) for j, one in enumerate(points) for other in points[:j])
-    other, one = next(pair for pair in pairs if gcd(int(pair[0]) - int(pair[1]), p) != 1)
-    return f"the points {other} and {one} cannot be told apart modulo {p}; use distinct points"

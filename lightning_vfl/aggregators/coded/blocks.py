@@ -1,4 +1,4 @@
-"""How N records are stacked in coded rows of K: which records are cheap to compute together."""
+"""How N records are stacked in coded rows of K, which are cheap to compute together, and the shares of these rows."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.streams import Name, permutation
+from lightning_vfl.types import Parties
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,3 +82,35 @@ class Blocks:
         places = np.empty(self.records, dtype=np.int64)
         places[self.order] = np.arange(self.records)
         return torch.from_numpy(places)
+
+
+@dataclass(eq=False)
+class Shares:
+    """What P hosted parties hold after set-up: a share of everybody's data, columns of all parties side by side.
+
+    Args:
+        holders: the P parties.
+        blocks: which record is where.
+        offsets: (M + 1,) where each party's columns begin.
+        table: (P, coded rows, Σ W), int32 if the modulus fits.
+        filled: coded rows that have arrived, by sender.
+    """
+
+    holders: Parties
+    blocks: Blocks
+    offsets: tuple[int, ...]
+    table: Tensor
+    filled: dict[int, int]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the table."""
+        return self.table.nbytes
+
+    def columns(self, party: int) -> slice:
+        """The columns of a party in the table."""
+        return slice(self.offsets[party], self.offsets[party + 1])
+
+    def width(self, party: int) -> int:
+        """W of a party."""
+        return self.offsets[party + 1] - self.offsets[party]

@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.coded.blocks import PADDING, Blocks
+from lightning_vfl.aggregators.coded.blocks import PADDING, Blocks, Shares
 from lightning_vfl.aggregators.coded.coding import Coding, Scale, received_by
 from lightning_vfl.aggregators.coded.messages import DATA, check_data_shares
-from lightning_vfl.aggregators.coded.shares import Shares
 from lightning_vfl.aggregators.parts import Setup
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, auto_weight_bits

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.coded.shares import Shares
+from lightning_vfl.aggregators.coded.blocks import Shares
 from lightning_vfl.aggregators.messages import check_message, refuse_outside, width_of
 from lightning_vfl.field import PrimeField
 from lightning_vfl.wire import Message, PartyView, ServerView

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.coded.blocks import Shares
 from lightning_vfl.aggregators.coded.coding import CodedWire, Coding, MeanServer, Scale, aggregate_of, received_by
 from lightning_vfl.aggregators.coded.data_shares import arrangement
 from lightning_vfl.aggregators.coded.messages import MODELS, PRODUCTS, ZEROS, check_model_shares, check_results
-from lightning_vfl.aggregators.coded.shares import Shares
 from lightning_vfl.aggregators.messages import blamed, gradients_by_party, only, refuse_outside
 from lightning_vfl.aggregators.parts import PartySide, Uploads
 from lightning_vfl.errors import ConfigurationError

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2, prod
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -144,35 +144,19 @@ class Shift(Codec):
         real *= self.step
         return real
 
-    def __repr__(self) -> str:
-        power = log2(self.levels)
-        return f"Shift(clip={self.clip:g}, levels={f'2^{power:g}' if power.is_integer() else self.levels})"
-
-
-def fitting_levels(n: int, bits: int = 32) -> int:
-    """The largest power of two R ≤ 2^27 with n R ≤ 2^bits.
-
-    Raises:
-        ConfigurationError: if not even R = 2 fits.
-
-    Examples:
-        >>> [fitting_levels(n).bit_length() - 1 for n in (1, 32, 33, 64, 65)]
-        [27, 27, 26, 26, 25]
-    """
-    levels = min(MOST_LEVELS, 1 << max((2**bits // n).bit_length() - 1, 0)) if n <= 2**bits else 1
-    if levels < 2:
-        raise ConfigurationError(f"a sum of {n} does not fit a ring of {bits} bits even with two levels; use more bits")
-    return levels
-
 
 @lru_cache(maxsize=64)
 def shift_for(clip: float, levels: int | Literal["auto"], n: int, bits: int) -> Shift:
-    """The codec for sums of n in a ring of so many bits.
+    """The codec for sums of n in a ring of so many bits; ``auto``: the largest power of two R ≤ 2^27 that fits.
 
     Raises:
         ConfigurationError: if the levels do not fit the ring, with those that do.
+
+    Examples:
+        >>> [shift_for(4.0, "auto", n, 32).levels.bit_length() - 1 for n in (1, 32, 33, 64, 65)]
+        [27, 27, 26, 26, 25]
     """
-    fitting = fitting_levels(n, bits)
+    fitting = min(MOST_LEVELS, 2 ** ((2**bits // n).bit_length() - 1))
     if levels == "auto":
         return Shift(clip, fitting)
     if n * levels > 2**bits:

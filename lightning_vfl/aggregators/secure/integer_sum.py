@@ -53,18 +53,18 @@ class IntegerSum(Aggregator):
         """The sum of the embeddings, neither clipped nor rounded."""
         sums = self._layer.segments(self._known(len(h)))
         joined = []
-        for segment, members in enumerate(sums.members):
-            total = torch.zeros_like(sums.part(h[members[0]], members[0], segment))
-            for m in self._layer.sums.counted(members, roll):
+        for segment, counted in enumerate(sums.counted(roll)):
+            first = sums.members[segment][0]
+            total = torch.zeros_like(sums.part(h[first], first, segment))
+            for m in counted:
                 part = sums.part(h[m], m, segment)
                 total = total + (part if present is None else torch.where(present[:, m, None], part, 0.0))
             joined.append(total)
         return torch.cat(joined, 1)
 
     def columns(self, widths: Widths, roll: Roll) -> Tensor:
-        roster = self._known(len(widths))
-        width = widths[0] // len(self._layer.segments(roster).of[0])
-        return self._layer.sums.columns(roster, width, roll)
+        sums = self._layer.segments(self._known(len(widths)))
+        return sums.columns(widths[0] // len(sums.of[0]), roll)
 
     @property
     def wire(self) -> MaskedWire:

@@ -145,23 +145,6 @@ class SecureLayer:
                 "part, or accept it with allow_single: true"
             )
 
-    def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
-        """Refuse records that a group does not hold: if all groups but one lack a record, its row is that one's.
-
-        Raises:
-            ConfigurationError: before training.
-        """
-        if present is None or self.allow_single:
-            return
-        for group in roster.groups:
-            held = present[:, list(group)].any(1)
-            if not held.all():
-                raise ConfigurationError(
-                    f"{int((~held).sum())} records are held by no party of group {group}, first at position "
-                    f"{int((~held).nonzero()[0])}: another's embedding might stand alone in their sum; leave them out "
-                    "(overlap: inner), or accept it with allow_single: true"
-                )
-
     def takes_part(self, called: Tensor, arrived: Tensor, roster: Roster) -> Tensor:
         """(M,) bool: of the parties whose uploads have arrived, those the server can use; nobody: the round is lost."""
         usable = roster.whole(arrived)

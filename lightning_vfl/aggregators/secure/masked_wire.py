@@ -97,7 +97,17 @@ class MaskedWire(Wire):
         return self.layer.takes_part(called, arrived, roster)
 
     def refuse_partly_held(self, present: Tensor | None, roster: Roster) -> None:
-        self.layer.refuse_partly_held(present, roster)
+        """If all groups but one lack a record, its row is that one's embedding."""
+        if present is None or self.layer.allow_single:
+            return
+        for group in roster.groups:
+            held = present[:, list(group)].any(1)
+            if not held.all():
+                raise ConfigurationError(
+                    f"{int((~held).sum())} records are held by no party of group {group}, first at position "
+                    f"{int((~held).nonzero()[0])}: another's embedding might stand alone in their sum; leave them out "
+                    "(overlap: inner), or accept it with allow_single: true"
+                )
 
     # ---- what is claimed
 
@@ -165,8 +175,8 @@ class MaskedWire(Wire):
         _, slots, integers = party.integers(contribution, view)
         values = dict(zip(slots, integers.numpy(), strict=True))
         totals = []
-        for segment, members in enumerate(self.layer.segments(view.roster).members):
-            summands = [values[m, segment] for m in self.layer.sums.counted(members, roll)]
+        for segment, counted in enumerate(self.layer.segments(view.roster).counted(roll)):
+            summands = [values[m, segment] for m in counted]
             totals.append(np.stack(summands).sum(0) if summands else np.zeros(0, np.int64))
         widths = tuple(h.shape[1] for h in contribution.leaves)
         return server.aggregate(totals, view.roster, roll, widths, view.rows.ids)
@@ -275,8 +285,7 @@ class MaskedServer(ServerSide):
         uploads = messages[0]
         arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
         totals = []
-        for segment, members in enumerate(sums.members):
-            counted = self.sums.counted(members, view.roll)
+        for segment, counted in enumerate(sums.counted(view.roll)):
             pieces = [arrived[m][sums.of[m].index(segment)].numpy() for m in counted]
             total = self.sums.add(pieces) if pieces else np.zeros(0, WORD)
             if pieces and uploads.alongside is not None:
@@ -291,8 +300,7 @@ class MaskedServer(ServerSide):
         sums = self.sums.segments(roster)
         width = widths[0] // len(sums.of[0])
         parts = []
-        for members, total in zip(sums.members, totals, strict=True):
-            counted = self.sums.counted(members, roll)
+        for counted, total in zip(sums.counted(roll), totals, strict=True):
             if counted:
                 parts.append(torch.from_numpy(self.codec.to_real(total, len(counted))))
             else:
@@ -307,9 +315,9 @@ class MaskedServer(ServerSide):
         width = grad.shape[1] // len(sums.members)
         useful = grad
         if not view.roll.complete:
-            useful = grad * self.sums.columns(view.roster, width, view.roll).to(grad.device)
+            useful = grad * sums.columns(width, view.roll).to(grad.device)
         parts = dict(enumerate(torch.split(useful, width, 1)))
-        pieces = tuple(sums.whole(parts, m) for m in included)
+        pieces = tuple(sums.joined(parts, m) for m in included)
         return Message(GRADIENTS, "parties", (), pieces, receivers=included, round=view.names)
 
 
@@ -331,9 +339,7 @@ def check_uploads(messages: tuple[Message, ...], sums: RingSums, view: ServerVie
     more = ROUND_KEYS if recovery else None
     check_message(uploads, UPLOADS, "server", shapes, torch.uint32, names, tuple(shapes), alongside=more)
     if sums.bits < 32:
-        for sender, piece in zip(uploads.senders, uploads.pieces, strict=True):
-            if piece.numel() and int(piece.numpy().max()) >> sums.bits:
-                raise MalformedMessage(f"'{UPLOADS}' of party {sender} holds numbers outside the ring of 2^{sums.bits}")
+        refuse_outside(uploads.pieces, uploads.senders, UPLOADS, 2**sums.bits)
     if uploads.alongside is None:
         return
     keys = dict.fromkeys(shapes, (SIZE,))

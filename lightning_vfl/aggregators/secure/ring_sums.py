@@ -24,11 +24,13 @@ class Segments:
     """The sums of a round: a segment is one sum, and its members' masks cancel in it.
 
     Args:
+        whole: a sum without one of its members is absent.
         members: of each segment, in order of party numbers.
         of: for each party the segments that it has a part in.
         slots: all (party, segment), in order of parties and then of segments.
     """
 
+    whole: bool
     members: tuple[Parties, ...]
     of: tuple[tuple[int, ...], ...]
     slots: tuple[tuple[int, int], ...]
@@ -37,6 +39,21 @@ class Segments:
     def largest(self) -> int:
         """The most members that a sum has; 1: there is no sum."""
         return max(map(len, self.members), default=1)
+
+    def present(self, roll: Roll) -> list[bool]:
+        """For each segment, whether the aggregate has it."""
+        included = {*roll.included_parties}
+        return [not self.whole or included.issuperset(members) for members in self.members]
+
+    def counted(self, roll: Roll) -> list[Parties]:
+        """For each segment, the members whose uploads are in their sum; nobody if the segment is absent."""
+        included = {*roll.included_parties}
+        segments = zip(self.members, self.present(roll), strict=True)
+        return [tuple(m for m in members if present and m in included) for members, present in segments]
+
+    def columns(self, width: int, roll: Roll) -> Tensor:
+        """(D_out,) bool, False in the segments that are absent; ``width`` is that of one segment."""
+        return torch.tensor(self.present(roll)).repeat_interleave(width)
 
     def part(self, h: Tensor, party: int, segment: int) -> Tensor:
         """(B, D), the columns of a party's embedding (B, segments · D) for one of its segments."""
@@ -47,7 +64,7 @@ class Segments:
         place = own.index(segment)
         return h[:, place * width : (place + 1) * width]
 
-    def whole(self, parts: Mapping[int, Tensor], party: int) -> Tensor:
+    def joined(self, parts: Mapping[int, Tensor], party: int) -> Tensor:
         """(B, segments · D), a party's columns from those (B, D) of each of its segments; the inverse of ``part``."""
         own = self.of[party]
         return parts[own[0]] if len(own) == 1 else torch.cat([parts[segment] for segment in own], 1)
@@ -64,7 +81,7 @@ def segments(layout: str, roster: Roster) -> Segments:
         members = tuple(tuple(sorted((*first, *group))) for group in roster.passive)
     of = tuple(tuple(number for number, others in enumerate(members) if m in others) for m in everybody)
     slots = tuple((m, number) for m in everybody for number in of[m])
-    return Segments(members, of, slots)
+    return Segments(layout == "segments", members, of, slots)
 
 
 @dataclass(frozen=True)
@@ -89,18 +106,6 @@ class RingSums:
         """How many parties have to answer in the last leg."""
         return 1 if self.recovery is None else self.recovery.needed(parties)
 
-    def counted(self, members: Parties, roll: Roll) -> Parties:
-        """The members whose uploads are in their sum; nobody if the segment is absent."""
-        return tuple(m for m in members if m in roll.included_parties) if self._is_there(members, roll) else ()
-
-    def columns(self, roster: Roster, width: int, roll: Roll) -> Tensor:
-        """(D_out,) bool, False in the segments that are absent; ``width`` is that of one segment."""
-        sums = self.segments(roster)
-        if roll.complete or self.layout == "sum":
-            return torch.ones(width * len(sums.members), dtype=torch.bool)
-        there = [self._is_there(members, roll) for members in sums.members]
-        return torch.tensor(there).repeat_interleave(width)
-
     def add(self, pieces: "Sequence[UInts]") -> "UInts":
         """The sum of at least one piece, in the ring."""
         total = pieces[0].copy()
@@ -119,6 +124,3 @@ class RingSums:
         lost = {m: seeds[m] for m in range(parties) if called[m] and not included[m]}
         publics = {m: piece.numpy().tobytes() for m, piece in zip(keys.senders, keys.pieces, strict=True)}
         unmask(total, survivors, lost, publics, self.bits, round_masks(view.names, view.rows), view.names.round)
-
-    def _is_there(self, members: Parties, roll: Roll) -> bool:
-        return self.layout == "sum" or all(m in roll.included_parties for m in members)

@@ -13,7 +13,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, OneShotVFL, SplitVFL
 from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
-from lightning_vfl.aggregators.coded.shares import Shares
+from lightning_vfl.aggregators.coded.blocks import Shares
 from lightning_vfl.aggregators.secure.period_keys import Keys
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy, Stale

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from lightning_vfl.aggregators import MaskedSum
-from lightning_vfl.aggregators.secure.codec import Shift, fitting_levels, uniform_words
+from lightning_vfl.aggregators.secure.codec import Shift, shift_for, uniform_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Roster
 
@@ -162,7 +162,7 @@ def test_there_are_as_many_words_as_are_asked_for(shape):
 def test_auto_is_the_largest_power_of_two_that_fits_up_to_2_27():
     for n in range(1, 201):
         fits = [2**k for k in range(1, 28) if n * 2**k <= 2**32]
-        assert fitting_levels(n) == fits[-1], n
+        assert shift_for(4.0, "auto", n, 32).levels == fits[-1], n
         if n > 1:
             assert MaskedSum().codec(Roster.singles(n)).levels == fits[-1], n
 
@@ -177,9 +177,7 @@ def test_what_the_ring_cannot_hold_is_refused_with_the_levels_that_fit():
     with pytest.raises(ConfigurationError, match="33 parties"):
         MaskedSum(layout="segments", levels=2**27).among(groups)
     assert MaskedSum(layout="segments", levels=2**27).codec(Roster.singles(200, active=5)).levels == 2**27
-    with pytest.raises(ConfigurationError, match="even with two levels"):
-        fitting_levels(5, bits=3)
-    assert [fitting_levels(n, bits=3) for n in (1, 2, 3, 4)] == [8, 4, 2, 2]
+    assert [shift_for(4.0, "auto", n, 3).levels for n in (1, 2, 3, 4)] == [8, 4, 2, 2]
 
 
 @pytest.mark.parametrize("levels", [0, 1, 3, -2, 2**27 + 2, 2**28, 4.0, True, "many"])
