@@ -90,8 +90,6 @@ class LagrangeCode:
     def share_copies(self, secret: Tensor, masks: Tensor, holders: Sequence[int] | None = None) -> Tensor:
         """Shares of the same secret (*S) in all K places: equation (4), G(β_k) = W for every k."""
         matrix = self._copies if holders is None else self._copies[list(holders)]
-        if len(masks) == 1:  # the factors of secret and mask add up to 1: the shares are points of a line
-            return self.field.along(secret, masks[0], matrix[:, 1].to(secret.device))
         values = torch.cat([secret.unsqueeze(0), masks]).flatten(1)
         return self.field.matmul(matrix.to(secret.device), values).view(len(matrix), *secret.shape)
 

@@ -58,6 +58,7 @@ def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
     b = b.flatten(-2)
     rows = max(1, BUFFER // (prod(batch) * s * t * n))
     partial = a.new_empty(0, 0)
+    fold = _fold_fused if fused(total) else _fold_torch
     for top in range(0, m, rows):
         height = min(rows, m - top)
         if partial.shape[-2] != s * height:  # one for all chunks: the page faults of new ones cost a tenth of a product
@@ -66,16 +67,7 @@ def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
         for start in range(0, terms, how.chunk):
             end = start + how.chunk
             torch.matmul(tile[..., start:end], b[..., start:end, :], out=partial)
-            fold(partial.view(-1, s, height, t, n), total.view(-1, m, n), left, right, p, top, first=start == 0)
-
-
-def fold(partial: Tensor, total: Tensor, left: int, right: int, p: int, top: int, *, first: bool) -> None:
-    """Add Σ_st 2^(left·s + right·t) · partial_st to rows of ``total``, modulo p.
-
-    Shapes: partial (b, s, h, t, n), contiguous; total (b, m, n), of which rows top to top + h are added to.
-    """
-    run = _fold_fused if fused(total) else _fold_torch
-    run(partial, total, left, right, p, top, first)
+            fold(partial.view(-1, s, height, t, n), total.view(-1, m, n), left, right, p, top, start == 0)
 
 
 def fused(x: Tensor) -> bool:
@@ -89,28 +81,13 @@ def short(a: Tensor, b: Tensor, p: int, batch: tuple[int, ...]) -> tuple[Tensor,
 
     m, k, n = *a.shape[-2:], b.shape[-1]
     out = torch.empty((*batch, m, n), dtype=torch.int64)
-    left = a.expand(*batch, m, k).reshape(-1, m, k).contiguous().numpy() if out.numel() * k else None
-    if left is None:
+    if not out.numel() * k:
         return out.zero_(), True
+    left = a.expand(*batch, m, k).reshape(-1, m, k).contiguous().numpy()
     right = b.expand(*batch, k, n).reshape(-1, k, n).contiguous().numpy()
     result = out.view(-1, m, n).numpy()
     pieces = _spread(n, out.numel(), lambda begin, end: kernels.short(left, right, result, p, begin, end))
     return out, all(pieces)
-
-
-def along(start: Tensor, end: Tensor, times: Tensor, p: int) -> tuple[Tensor, bool]:
-    """Points start + times · (end - start), (m, *S), on a CPU; and whether all elements are in [0, p)."""
-    from lightning_vfl.field import kernels
-
-    out = torch.empty((len(times), *start.shape), dtype=torch.int64)
-    a = start.contiguous().view(-1).numpy()
-    b = end.contiguous().view(-1).numpy()
-    factors = times.contiguous().numpy()
-    lines = out.view(len(times), -1).numpy()
-    size = start.numel()
-    if a.shape != b.shape:
-        raise ValueError(f"the two vectors have shapes {tuple(start.shape)} and {tuple(end.shape)}; give equal ones")
-    return out, all(_spread(size, out.numel(), lambda i, j: kernels.along(a, b, factors, lines, p, i, j)))
 
 
 def suits(terms: int, p: int) -> bool:
@@ -182,6 +159,10 @@ def _split_torch(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
         c.sub_(digit).bitwise_right_shift_(bits)
     out[:, -1] = c
     return bool((low >= 0) & (high < p))
+
+
+# Add Σ_st 2^(left·s + right·t) · partial_st to rows of ``total``, modulo p.
+# Shapes: partial (b, s, h, t, n), contiguous; total (b, m, n), of which rows top to top + h are added to.
 
 
 def _fold_fused(partial: Tensor, total: Tensor, left: int, right: int, p: int, top: int, first: bool) -> None:

@@ -159,8 +159,8 @@ def short(left: "Ints", right: "Ints", out: "Ints", p: int, begin: int, end: int
     inverse = 1.0 / p
     batch, terms = right.shape[:2]
     outside = np.int64(0)
-    c = np.zeros((8, BLOCK), np.int32)  # eight rows in one expression: missing terms are zeros
-    f = np.zeros(8, np.int64)
+    c = np.empty((8, BLOCK), np.int32)
+    sums = np.empty(BLOCK, np.int64)
     for b in range(batch):
         for start in range(begin, end, BLOCK):
             width = min(BLOCK, end - start)
@@ -170,53 +170,15 @@ def short(left: "Ints", right: "Ints", out: "Ints", p: int, begin: int, end: int
                     outside |= x | (p - 1 - x)
                     c[k, i] = np.int32(x - p if x > half else x)
             for m in range(left.shape[1]):
+                sums[:width] = 0
                 for k in range(terms):
                     x = left[b, m, k]
                     outside |= x | (p - 1 - x)
-                    f[k] = x - p if x > half else x
-                f0, f1, f2, f3, f4, f5, f6, f7 = f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7]
+                    factor = x - p if x > half else x
+                    for i in range(width):
+                        sums[i] += factor * c[k, i]
                 for i in range(width):
-                    t = f0 * c[0, i] + f1 * c[1, i] + f2 * c[2, i] + f3 * c[3, i]
-                    t += f4 * c[4, i] + f5 * c[5, i] + f6 * c[6, i] + f7 * c[7, i]
-                    out[b, m, start + i] = reduced(t, p, inverse)
-    return bool(outside >= 0)
-
-
-@_fused
-def along(start: "Ints", end: "Ints", times: "Ints", out: "Ints", p: int, first: int, last: int) -> bool:
-    """Set out (m, n) to start + times · (end - start) modulo p < 2^31, for columns ``first`` to ``last``.
-
-    In float64, with ``times`` in two limbs of 16 bits: every product is below 2^46 in absolute value, so nothing is
-    rounded but the quotients, which are off by less than one. Returns whether all elements are in [0, p).
-    """
-    half = (p - 1) // 2
-    inverse = 1.0 / p
-    real = np.float64(p)
-    outside = np.int64(0)
-    step = np.empty(BLOCK, np.float64)
-    base = np.empty(BLOCK, np.float64)
-    for begin in range(first, last, BLOCK):
-        width = min(BLOCK, last - begin)
-        for i in range(width):
-            a, b = start[begin + i], end[begin + i]
-            outside |= a | (p - 1 - a) | b | (p - 1 - b)
-            d = b - a  # in (-p, p); its centred residue is below 2^30 in absolute value
-            d -= p if d > half else 0
-            d += p if d < -half else 0
-            step[i], base[i] = np.float64(d), np.float64(a)
-        for j in range(times.size):
-            f = times[j]
-            outside |= f | (p - 1 - f)
-            f = f - p if f > half else f
-            digit = ((f + 2**15) & (2**16 - 1)) - 2**15
-            low, high = np.float64(digit), np.float64((f - digit) >> 16)
-            for i in range(width):
-                t = high * step[i]
-                t -= np.rint(t * inverse) * real
-                t = t * 2.0**16 + low * step[i] + base[i]
-                t -= np.floor(t * inverse) * real
-                t = t + real if t < 0.0 else t
-                out[j, begin + i] = np.int64(t - real if t >= real else t)
+                    out[b, m, start + i] = reduced(sums[i], p, inverse)
     return bool(outside >= 0)
 
 
@@ -236,19 +198,14 @@ def split_rows(table: "NDArray[np.signedinteger[Any]]", rows: "Ints", out: "Floa
         for piece in range(chunks):
             first = piece * chunk
             filled = min(chunk, terms - first)
-            if count == 1:
-                for i in range(filled):
-                    c = np.int64(source[first + i])
-                    outside |= c | (p - 1 - c)
-                    out[piece, 0, r, i] = np.float64(c - p if c > half else c)
-            else:
-                for i in range(filled):
-                    c = np.int64(source[first + i])
-                    outside |= c | (p - 1 - c)
-                    c = c - p if c > half else c
-                    low = ((c + top) & mask) - top
+            for i in range(filled):
+                c = np.int64(source[first + i])
+                outside |= c | (p - 1 - c)
+                c = c - p if c > half else c
+                low = ((c + top) & mask) - top
+                if count == 2:
                     out[piece, 0, r, i] = np.float64(low)
-                    out[piece, 1, r, i] = np.float64((c - low) >> bits)
+                out[piece, count - 1, r, i] = np.float64((c - low) >> bits)  # of one limb, bits and low are 0
     return bool(outside >= 0)
 
 

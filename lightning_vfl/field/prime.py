@@ -114,20 +114,6 @@ class PrimeField:
         chosen = table.reshape(-1, width).index_select(0, flat).view(hosts, len(rows), width)
         return self.matmul(chosen.to(right.device).to(torch.int64), right)  # its error names a wrong element
 
-    def along(self, start: Tensor, end: Tensor, times: Tensor) -> Tensor:
-        """Points of the line through two vectors: start + times · (end - start), (m, *S) for times (m,)."""
-        if self.modulus < 2**31 and floats.fused(start):
-            integers(start)
-            integers(end)
-            integers(times)
-            out, fine = floats.along(start, end, times, self.modulus)
-            if not fine:
-                self.check(start, end, times)  # the error names the element
-            return out
-        step = self._up(end - start)
-        line = self.matmul(times.unsqueeze(1), step.reshape(1, -1))
-        return self.add(line, start.reshape(1, -1)).view(len(times), *start.shape)
-
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """Element-wise sum."""
         return self._up((b - self.modulus) + a)  # not a + b, which passes 2^63 for the large moduli

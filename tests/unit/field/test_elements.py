@@ -12,44 +12,6 @@ P31, P61 = 2**31 - 1, 2**61 - 1
 FIELDS = [PrimeField(), PrimeField(3), PrimeField(65537), PrimeField(2147483629), PrimeField(P61)]
 
 
-def extremes(p):
-    values = [0, 1, p // 2 - 1, p // 2, p // 2 + 1, p - 2, p - 1]
-    return torch.tensor(sorted({v % p for v in values} | {7919 * k % p for k in range(5)}))
-
-
-@pytest.mark.parametrize("field", FIELDS, ids=repr)
-def test_points_of_a_line(field):
-    """Every combination of extreme values, and more columns than one block."""
-    p = field.modulus
-    values = extremes(p)
-    start, end = (grid.flatten() for grid in torch.meshgrid(values, values, indexing="ij"))
-    found = field.along(start, end, values)
-    want = [[(a + t * (b - a)) % p for a, b in zip(start.tolist(), end.tolist(), strict=True)] for t in values.tolist()]
-    assert found.tolist() == want
-    wide = torch.arange(2500).view(50, 50) * 3 % p
-    found = field.along(wide, wide.flip(0), values[-2:])
-    assert found.shape == (2, 50, 50)
-    assert found[1].tolist() == [
-        [(a - (b - a)) % p for a, b in zip(*rows, strict=True)]
-        for rows in zip(wide.tolist(), wide.flip(0).tolist(), strict=True)
-    ]
-
-
-@pytest.mark.parametrize("place", ["start", "end", "times"])
-@pytest.mark.parametrize("element", [-1, P31])
-def test_a_line_outside_the_field_is_refused(place, element):
-    operands = {"start": torch.zeros(4), "end": torch.zeros(4), "times": torch.zeros(2)}
-    operands = {name: x.long() for name, x in operands.items()}
-    operands[place][1] = element
-    with pytest.raises(ConfigurationError, match=f"{element} is not an element"):
-        PrimeField().along(**operands)
-
-
-def test_vectors_of_a_line_have_one_shape():
-    with pytest.raises(ValueError, match="shapes"):
-        PrimeField().along(torch.zeros(3).long(), torch.zeros(1).long(), torch.zeros(2).long())
-
-
 @pytest.mark.parametrize("field", FIELDS, ids=repr)
 def test_signed_integers_become_elements_and_come_back(field):
     half = field.half
