@@ -2,10 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from lightning_vfl.aggregators.coded.coding import CodedMean, Coding, Scale
+from lightning_vfl.aggregators.coded.coding import CodedMean, Scale
 from lightning_vfl.aggregators.coded.data_shares import DataShares
 from lightning_vfl.aggregators.coded.products import DEGREE, ProductWire
-from lightning_vfl.checks import one_of, within
+from lightning_vfl.checks import within
 from lightning_vfl.field import FixedPoint, PrimeField
 from lightning_vfl.wire import Contribution, LinearForms
 
@@ -46,10 +46,9 @@ class LagrangeCoded(CodedMean):
         from any party.
 
     Args:
-        blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded. Larger K: cheaper rows, more
-            answers needed.
+        blocks: K, or ``auto``: the largest that leaves ⌊M/4⌋ parties unneeded, fewer if K would be 0. Larger K: cheaper
+            rows, more answers needed.
         privacy: T ≥ 0 colluding parties tolerated.
-        stragglers: for ``auto``, the parties that need not answer; None: ⌊M/4⌋, fewer if K would be 0.
         wrong: A, wrong uploads that are corrected; the server then waits for R + 2A.
         rerandomise: hide the cross terms of the uploads' polynomial, at |B| D elements to every peer a round.
         execution: ``coded`` does all of this; ``equivalent`` computes the same integers without shares, to the same
@@ -83,7 +82,6 @@ class LagrangeCoded(CodedMean):
         self,
         blocks: int | Literal["auto"] = "auto",
         privacy: int = 1,
-        stragglers: int | None = None,
         wrong: int = 0,
         rerandomise: bool = True,
         execution: Literal["coded", "equivalent"] = "coded",
@@ -96,19 +94,12 @@ class LagrangeCoded(CodedMean):
         if scale != "auto":
             within("scale", scale, 0, whole=True, advice="or use auto")
         within("headroom", headroom, 1)
-        self.blocks = blocks
-        self.privacy = privacy
-        self.stragglers = stragglers
+        super().__init__(DEGREE, blocks, privacy, wrong, execution, field, insecure_seeded_secrets)
         self.wrong = wrong
         self.rerandomise = rerandomise
-        self.execution = one_of("execution", execution, ("coded", "equivalent"))
         self.l_x = l_x
         self.scale = scale
         self.headroom = headroom
-        self.field = field or PrimeField()
-        self.insecure_seeded_secrets = insecure_seeded_secrets
-        self._coding = Coding(self.field, DEGREE, blocks, privacy, stragglers, wrong, insecure_seeded_secrets)
-        self._equivalent = execution == "equivalent"
         self._scale = Scale(l_x, scale, headroom)
         FixedPoint(self.field, l_x, 0 if scale == "auto" else scale)  # refuses scale bits that are not possible
 

@@ -10,7 +10,6 @@ from lightning_vfl.aggregators.coded.coding import CodedMean, CodedWire, Coding,
 from lightning_vfl.aggregators.coded.messages import EMBEDDINGS, SUMS, check_embedding_shares, check_results
 from lightning_vfl.aggregators.messages import blamed, gradients_in, only, refuse_outside
 from lightning_vfl.aggregators.parts import PartySide, Uploads
-from lightning_vfl.checks import one_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, PrimeField
 from lightning_vfl.types import Roll, Roster, Widths
@@ -40,9 +39,8 @@ class LagrangeShared(CodedMean):
         a wrong sum is not noticed. Protection of the information in the mean and in the gradient.
 
     Args:
-        blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded in the second leg.
+        blocks: K, or ``auto``: the largest that leaves ⌊M/4⌋ parties unneeded in the second leg, fewer if K would be 0.
         privacy: T ≥ 0 colluding parties tolerated.
-        stragglers: for ``auto``, the parties that need not answer; None: ⌊M/4⌋, fewer if K would be 0.
         bits: l, scale bits of the embeddings.
         execution: ``coded`` does all of this; ``equivalent`` computes the same integers without shares, to the same
             bits, with the same bytes and virtual seconds in the books.
@@ -67,25 +65,18 @@ class LagrangeShared(CodedMean):
         self,
         blocks: int | Literal["auto"] = "auto",
         privacy: int = 1,
-        stragglers: int | None = None,
         bits: int = 16,
         execution: Literal["coded", "equivalent"] = "coded",
         field: PrimeField | None = None,
         insecure_seeded_secrets: bool = False,
     ) -> None:
-        self.blocks = blocks
-        self.privacy = privacy
-        self.stragglers = stragglers
+        super().__init__(DEGREE, blocks, privacy, 0, execution, field, insecure_seeded_secrets)
         self.bits = bits
-        self.execution = one_of("execution", execution, ("coded", "equivalent"))
-        self.field = field or PrimeField()
-        self.insecure_seeded_secrets = insecure_seeded_secrets
         self._codec = FixedPoint(self.field, bits, 0)
-        self._coding = Coding(self.field, DEGREE, blocks, privacy, stragglers, 0, insecure_seeded_secrets)
 
     @property
     def wire(self) -> "SharedWire":
-        return SharedWire(self._coding, self.execution == "equivalent", self._codec)
+        return SharedWire(self._coding, self._equivalent, self._codec)
 
 
 @dataclass(frozen=True)

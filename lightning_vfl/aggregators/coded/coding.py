@@ -14,7 +14,7 @@ from lightning_vfl.aggregators.clear import gradients_leg
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.aggregators.parts import ServerSide, Traits, Wire
 from lightning_vfl.aggregators.plain import Mean
-from lightning_vfl.checks import positive, within
+from lightning_vfl.checks import one_of, positive, within
 from lightning_vfl.crypto import Keystream, insecure_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, LagrangeCode, PrimeField
@@ -29,9 +29,8 @@ class Coding:
     Args:
         field: the modulus.
         degree: of the polynomial that the parties compute on shares.
-        blocks: K, or ``auto``: the largest that leaves ``stragglers`` parties unneeded.
+        blocks: K, or ``auto``: the largest that leaves ⌊M/4⌋ parties unneeded, fewer if K would be 0.
         privacy: T.
-        stragglers: for ``auto``; None: ⌊M/4⌋, fewer if K would be 0.
         wrong: A, wrong answers that are corrected.
         insecure_seeded_secrets: masks from a named stream instead of the operating system.
 
@@ -43,7 +42,6 @@ class Coding:
     degree: int
     blocks: int | Literal["auto"]
     privacy: int
-    stragglers: int | None
     wrong: int = 0
     insecure_seeded_secrets: bool = False
 
@@ -54,12 +52,6 @@ class Coding:
         within("wrong", self.wrong, 0, whole=True)
         if self.blocks != "auto":
             positive("blocks", self.blocks, whole=True, advice="or use auto")
-        if self.stragglers is not None:
-            within("stragglers", self.stragglers, 0, whole=True)
-        if self.blocks != "auto" and self.stragglers is not None:
-            raise ConfigurationError(
-                f"stragglers: {self.stragglers} chooses blocks, which are given as {self.blocks}; leave one of them out"
-            )
 
     def needed(self, blocks: int) -> int:
         """R + 2A answers for K blocks."""
@@ -80,14 +72,8 @@ class Coding:
             )
         if self.blocks != "auto":
             return self.blocks
-        unneeded = parties // 4 if self.stragglers is None else self.stragglers
-        fitting = (parties - unneeded - 2 * self.wrong - 1) // self.degree + 1 - self.privacy
-        if fitting < 1 and self.stragglers is not None:
-            raise ConfigurationError(
-                f"{self.needed(1)} of {parties} parties have to answer even for blocks = 1, so {unneeded} stragglers "
-                f"are too many; use stragglers: {parties - self.needed(1)} or less"
-            )
-        return max(fitting, 1)
+        answering = parties - parties // 4
+        return max((answering - 2 * self.wrong - 1) // self.degree + 1 - self.privacy, 1)
 
     def _remedy(self, parties: int, least: int) -> str:
         """The settings that fit instead; never those that hide nothing."""
@@ -99,7 +85,7 @@ class Coding:
             return f"use wrong: {fewer}"
         if together > 1:
             return f"use blocks: 1 and privacy: {together - 1}"
-        enough = replace(self, blocks=1, stragglers=None, wrong=0, privacy=min(self.privacy, 1)).needed(1)
+        enough = replace(self, blocks=1, wrong=0, privacy=min(self.privacy, 1)).needed(1)
         return f"it takes at least {enough} parties to hide anything in this way"
 
     def code(self, parties: int) -> LagrangeCode:
@@ -163,9 +149,32 @@ class Scale:
 
 
 class CodedMean(Aggregator, ABC):
-    """An aggregator whose server decodes the mean of the embeddings of the included parties."""
+    """An aggregator whose server decodes the mean of the embeddings of the included parties.
 
-    _coding: Coding
+    Args:
+        degree: of the polynomial that the parties compute on shares.
+        blocks, privacy, wrong, insecure_seeded_secrets: as in ``Coding``.
+        execution: ``coded``, or ``equivalent``: rounds compute the same integers without shares.
+        field: the modulus; None: ``PrimeField()``.
+    """
+
+    def __init__(
+        self,
+        degree: int,
+        blocks: int | Literal["auto"],
+        privacy: int,
+        wrong: int,
+        execution: Literal["coded", "equivalent"],
+        field: PrimeField | None,
+        insecure_seeded_secrets: bool,
+    ) -> None:
+        self.blocks = blocks
+        self.privacy = privacy
+        self.execution = one_of("execution", execution, ("coded", "equivalent"))
+        self.field = field or PrimeField()
+        self.insecure_seeded_secrets = insecure_seeded_secrets
+        self._coding = Coding(self.field, degree, blocks, privacy, wrong, insecure_seeded_secrets)
+        self._equivalent = execution == "equivalent"
 
     def among(self, roster: Roster) -> Self:
         self._coding.code(roster.parties)

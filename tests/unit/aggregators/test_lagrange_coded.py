@@ -1075,7 +1075,7 @@ def most_blocks(parties, privacy, wrong, away=0):
     return max(fitting, default=0)
 
 
-def test_auto_takes_the_most_blocks_that_leave_the_stragglers_unneeded():
+def test_auto_takes_the_most_blocks_that_leave_a_quarter_unneeded():
     for parties, privacy, wrong in product(range(2, 33), range(4), range(3)):
         largest = most_blocks(parties, privacy, wrong)
         aggregator = LagrangeCoded(privacy=privacy, wrong=wrong)
@@ -1088,16 +1088,6 @@ def test_auto_takes_the_most_blocks_that_leave_the_stragglers_unneeded():
         aggregator.among(Roster.singles(parties))
         assert aggregator.wire.needed(parties) == needed <= parties
         assert aggregator.setup.arrangement(100, parties, 0, "fit").count == k
-        for away in range(parties + 2):
-            chosen = LagrangeCoded(privacy=privacy, wrong=wrong, stragglers=away)
-            k = most_blocks(parties, privacy, wrong, away)
-            if k:
-                assert chosen.wire.needed(parties) == 2 * (k + privacy - 1) + 1 + 2 * wrong <= parties - away
-            else:
-                allowed = parties - (2 * privacy + 1 + 2 * wrong)
-                with pytest.raises(ConfigurationError, match=f"use stragglers: {allowed} or less"):
-                    chosen.wire.needed(parties)
-                assert LagrangeCoded(privacy=privacy, wrong=wrong, stragglers=allowed).wire.needed(parties)
 
 
 def test_digits_and_fashion_mnist_by_hand():
@@ -1155,12 +1145,10 @@ def test_two_parties_cannot_hide_anything_from_each_other():
         ({"blocks": "all"}, "blocks must be .* got 'all'"),
         ({"privacy": None}, "privacy must be a whole number, 0 or more; got None"),
         ({"wrong": True}, "wrong must be .* got True"),
-        ({"blocks": 1, "stragglers": 3}, "stragglers: 3 chooses blocks, which are given as 1; leave one of them out"),
         ({"scale": 8.5}, "scale must be a whole number, 0 or more; got 8.5; or use auto"),
         ({"headroom": 0.5}, "headroom must be a finite number of at least 1; got 0.5"),
         ({"field": 2**31 - 1}, "field must be .* got 2147483647"),
         ({"privacy": -1}, "privacy must be .* got -1"),
-        ({"stragglers": -1}, "stragglers must be .* got -1"),
         ({"wrong": -1}, "wrong must be .* got -1"),
         ({"execution": "clear"}, "execution must be 'coded' or 'equivalent'; got 'clear'"),
         ({"l_x": 61}, "l_x must be .*; got 61"),

@@ -132,7 +132,6 @@ def test_parties_in_the_mean_learn_a_share_of_the_gradient_and_the_others_nothin
     [
         ({"blocks": 3, "privacy": 2}, 4, "need 5 answers, more than the 4 parties; use blocks: 2 or less"),
         ({"privacy": 4}, 4, "need 5 answers, more than the 4 parties; use blocks: 1 and privacy: 3"),
-        ({"stragglers": 3}, 4, "use stragglers: 2 or less"),
     ],
 )
 def test_too_few_parties_are_refused_with_what_fits(settings, parties, message):
