@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from lightning_vfl.aggregators.secure.recovery import RoundMasks, unmask
+from lightning_vfl.aggregators.secure.recovery import Vault, unmask
 from lightning_vfl.crypto import PairKeystream, PairMasks
 from lightning_vfl.crypto.keystream import BLOCK
 from lightning_vfl.crypto.pair_masks import ROUNDS
@@ -68,9 +68,9 @@ def recorded(party: int | None = None) -> Iterator[list[Use]]:
     owners: dict[int, int] = {}  # the same
     kept: list[PairKeystream] = []  # so that no identity is given twice
 
-    def as_party(whose: Callable[[Any], int | None], method: Callable[..., Any]) -> Callable[..., Any]:
+    def as_party(whose: Callable[..., int | None], method: Callable[..., Any]) -> Callable[..., Any]:
         def masked(self: Any, *arguments: Any) -> Any:
-            masking.append(None if masking[-1] is None and len(masking) > 1 else whose(self))
+            masking.append(None if masking[-1] is None and len(masking) > 1 else whose(self, *arguments))
             try:
                 return method(self, *arguments)
             finally:
@@ -112,15 +112,15 @@ def recorded(party: int | None = None) -> Iterator[list[Use]]:
 
     make, add, undo = PairKeystream.__init__, PairKeystream.add_to, unmask
     between, keystream = PairKeystream.add_between, PairMasks.keystream
-    pairs = as_party(lambda masks: masks.keys.party, PairMasks.add_to)
-    own = as_party(lambda masks: masks.masks.keys.party, RoundMasks.add_to)
+    pairs = as_party(lambda masks, *_: masks.keys.party, PairMasks.add_to)
+    own = as_party(lambda vault, party, *_: party, Vault.mask)
     with (
         patch.object(PairKeystream, "__init__", made),
         patch.object(PairKeystream, "add_to", added),
         patch.object(PairKeystream, "add_between", added_between),
         patch.object(PairMasks, "keystream", handed_out),
         patch.object(PairMasks, "add_to", pairs),
-        patch.object(RoundMasks, "add_to", own),
+        patch.object(Vault, "mask", own),
         patch("lightning_vfl.aggregators.secure.ring_sums.unmask", undoing),
     ):
         yield uses

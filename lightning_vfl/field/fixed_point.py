@@ -130,7 +130,7 @@ class FixedPoint:
                 return real
         return self.field.lift(elements).to(torch.float64).mul_(unit)
 
-    def check_overflow(self, x: Tensor, w: Tensor, summands: int) -> float:
+    def check_overflow(self, x: Tensor, w: Tensor, summands: int) -> None:
         """Check that a party's part cannot make the sum wrap around; parties do this in every round, before they send.
 
         The product of absolute values is computed in float64. Below 2^53 it is exact. Above, the largest possible
@@ -141,21 +141,17 @@ class FixedPoint:
             w: the weights as signed integers, (*, d, D).
             summands: |S|, the number of parties in the sum.
 
-        Returns:
-            the share of the bound that is used, at most 1.
-
         Raises:
             ConfigurationError: if max(|x| |w|) is above (p - 1) / (2 |S|), naming a setting that fits.
         """
         reach, rows = _reach(x, w)
         positive("summands", summands, whole=True)
         bound = self.field.half // summands
-        if reach <= bound:
-            return reach / bound if bound else 0.0
-        raise ConfigurationError(
-            f"l_x = {self.l_x} and l_w = {self.l_w} overflow: |X||W| reaches {reach:.6g}, above (p - 1) / (2 |S|) = "
-            f"{bound} for p = {self.field.modulus} and |S| = {summands}; {self._remedy(reach, rows, bound)}"
-        )
+        if reach > bound:
+            raise ConfigurationError(
+                f"l_x = {self.l_x} and l_w = {self.l_w} overflow: |X||W| reaches {reach:.6g}, above (p - 1) / (2 |S|) "
+                f"= {bound} for p = {self.field.modulus} and |S| = {summands}; {self._remedy(reach, rows, bound)}"
+            )
 
     def _remedy(self, reach: float, rows: float, bound: int) -> str:
         """The end of the error message: the largest l_w that fits, or what else to change."""

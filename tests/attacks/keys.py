@@ -21,9 +21,9 @@ from lightning_vfl.aggregators.secure.period_keys import Keys, bytes_of
 from lightning_vfl.aggregators.secure.recovery import (
     MASKS,
     SELF,
-    RoundMasks,
     RoundSecrets,
     own_mask,
+    pair_masks,
     reconstruct,
     round_masks,
 )
@@ -176,7 +176,7 @@ class Parties:
                 secrets = self.views[other].memory.vault.secrets[other, 0]
             else:
                 secrets = RoundSecrets(self.secret(other, MASKS), bytes(32))
-            masks = RoundMasks(other, secrets, publics, 32).masks
+            masks = pair_masks(other, secrets, publics, 32)
             left += masks.mask_of((other, victim), names, 0, left.shape)  # the other way round, it cancels the victim's
         return clear(left)
 
@@ -186,7 +186,7 @@ class Parties:
         publics = {m: self.views[victim].memory.vault.public(m, 0) for m in members}
         left = upload.copy()
         own_mask(self.secret(victim, SELF), names).add_to(left.reshape(-1), 0, -1)
-        masks = RoundMasks(victim, RoundSecrets(self.secret(victim, MASKS), bytes(32)), publics, 32).masks
+        masks = pair_masks(victim, RoundSecrets(self.secret(victim, MASKS), bytes(32)), publics, 32)
         left -= masks.mask_of(members, names, 0, left.shape)
         return clear(left)
 

@@ -20,8 +20,8 @@ ARITHMETIC = (
     ),
     Bug(
         "lightning_vfl/field/fixed_point.py",
-        "bound = self.field.half // summands\n        if reach <= bound:",
-        "bound = -(-self.field.half // summands)\n        if reach <= bound:",
+        "bound = self.field.half // summands\n        if reach > bound:",
+        "bound = -(-self.field.half // summands)\n        if reach > bound:",
         "the largest part of a sum that may not wrap around is rounded up",
         "unit/field/test_fixed_point.py unit/aggregators/test_lagrange_coded.py",
     ),
@@ -85,8 +85,8 @@ ARITHMETIC = (
     ),
     Bug(
         "lightning_vfl/aggregators/secure/recovery.py",
-        "self.seed = secrets.seeds[1]",
-        "self.seed = secrets.seeds[0]",
+        "own_mask(secrets.seeds[1], names)",
+        "own_mask(secrets.seeds[0], names)",
         "a party's own mask is made from the secret that is revealed when the party is lost",
         "unit/aggregators/secure/test_recovery.py",
     ),

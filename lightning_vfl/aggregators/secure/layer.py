@@ -187,8 +187,7 @@ class SecureLayer:
         round = view.names.round
         vault: Vault = view.memory.vault
         refuse_lacking(vault.publics, members, ROUND_KEYS)
-        masks = vault.masks(party, members, round, self.bits)
-        masks.add_to(values, round_masks(view.names, view.rows), round)
+        vault.mask(party, values, members, round_masks(view.names, view.rows), round, self.bits)
         return vault.public(party, round)
 
     # ---- recovery

@@ -271,8 +271,10 @@ class Vault:
             )
         return self.shares[holder, owner][round - self.rounds.start, 0 if kind == MASKS else 1]
 
-    def masks(self, party: int, called: Sequence[int], round: int, bits: int) -> "RoundMasks":
-        """A hosted party's masks of a round, in which these parties are called; to be had once.
+    def mask(
+        self, party: int, values: "NDArray[Any]", called: Sequence[int], names: MaskNames, round: int, bits: int
+    ) -> None:
+        """Hide a hosted party's values of the ring in a round in which these parties are called, in place; only once.
 
         Raises:
             ValueError: for a round that has been masked: its words must never be used again.
@@ -295,32 +297,18 @@ class Vault:
                     "arrived, which authenticate its round keys"
                 )
         self.masked[party, round] = tuple(called)
-        publics = {m: self.public(m, round) for m in called}
-        return RoundMasks(party, self.secrets[party, round], publics, bits)
+        secrets = self.secrets[party, round]
+        masks = pair_masks(party, secrets, {m: self.public(m, round) for m in called}, bits)
+        masks.add_to(values, called, names, round)
+        own_mask(secrets.seeds[1], names).add_to(values.reshape(-1), round)
+        if bits < 8 * values.itemsize:  # an upload has the bits of the ring, as its leg says
+            values &= WORD(2**bits - 1)
 
 
-class RoundMasks:
-    """The masks of a round in which secrets can be revealed: with the other called parties, and one of one's own.
-
-    Args:
-        party: whose they are.
-        secrets: of this party, for this round.
-        publics: round keys of the called parties.
-        bits: of the ring.
-    """
-
-    def __init__(self, party: int, secrets: RoundSecrets, publics: Mapping[int, bytes], bits: int) -> None:
-        session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
-        self.masks = PairMasks(PairKeys(party, secrets.pair, publics, session), bits)
-        self.seed = secrets.seeds[1]
-        self.members = tuple(sorted(publics))
-
-    def add_to(self, values: "NDArray[Any]", names: MaskNames, round: int) -> None:
-        """Hide values of the ring, in place."""
-        self.masks.add_to(values, self.members, names, round)
-        own_mask(self.seed, names).add_to(values.reshape(-1), round)
-        if self.masks.bits < 8 * values.itemsize:  # an upload has the bits of the ring, as its leg says
-            values &= WORD(2**self.masks.bits - 1)
+def pair_masks(party: int, secrets: RoundSecrets, publics: Mapping[int, bytes], bits: int) -> PairMasks:
+    """A party's masks of a round with the other called parties, whose round keys these are."""
+    session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
+    return PairMasks(PairKeys(party, secrets.pair, publics, session), bits)
 
 
 def own_mask(seed: bytes, names: MaskNames) -> PairKeystream:
@@ -362,7 +350,7 @@ def unmask(
     secrets = {party: RoundSecrets(x, bytes(SIZE)) for party, x in lost.items()}
     everybody = {**publics, **{party: own.pair.public for party, own in secrets.items()}}
     for party, own in secrets.items():  # the lost party would have subtracted these masks
-        masks = RoundMasks(party, own, everybody, bits).masks
+        masks = pair_masks(party, own, everybody, bits)
         total += masks.mask_of((party, *sorted(survivors)), names, round, total.shape)
     if bits < 8 * total.itemsize:
         total &= WORD(2**bits - 1)

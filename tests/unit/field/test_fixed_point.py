@@ -80,7 +80,7 @@ def test_a_checked_sum_is_the_sum_of_the_integers(field, parties, seed):
         w = torch.from_numpy((draw(8) % (2 * largest + 1)).astype(np.int64) - largest).reshape(4, 2)
         if party == 0:
             x, w = torch.full((3, 4), -100), torch.full((4, 2), largest)
-        assert codec.check_overflow(x, w, parties) <= 1
+        codec.check_overflow(x, w, parties)
         total = field.add(total, field.matmul(field.embed(x), field.embed(w)))
         for i, row in enumerate(x.tolist()):
             for j, column in enumerate(w.mT.tolist()):
@@ -96,7 +96,7 @@ def test_the_bound_itself(field, parties):
     bound = field.half // parties
     one = torch.ones(1, 1, dtype=torch.int64)
     below = bound if bound < 2**53 else int(bound * (1 - 2**-48))
-    assert 0.999 < codec.check_overflow(-one, one * below, parties) <= 1
+    codec.check_overflow(-one, one * below, parties)
     for beyond in (bound + 1, bound + 2**40):
         with pytest.raises(
             ConfigurationError, match=rf"l_x = 3 and l_w = 4 overflow.* = {bound} for p = {field.modulus}"
@@ -126,9 +126,9 @@ def test_the_largest_row_and_the_signs_count():
     w = torch.tensor([[2**9], [2**9]])
     with pytest.raises(ConfigurationError, match=r"reaches 1\.07374e"):
         codec.check_overflow(x, w, 1)
-    assert codec.check_overflow(x[:, :1], w, 1) == 2**10 / (2**30 - 1)
-    assert codec.check_overflow(x[:, :0], w, 1) == 0
-    assert codec.check_overflow(x[..., :0], w[:0], 1) == 0
+    codec.check_overflow(x[:, :1], w, 1)
+    codec.check_overflow(x[:, :0], w, 1)
+    codec.check_overflow(x[..., :0], w[:0], 1)
 
 
 @given(st.integers(0, 2**31), st.integers(1, 30), st.integers(8, 26))
