@@ -62,19 +62,17 @@ class Survivors:
             RuntimeError: for a set without the party itself, of fewer than t parties, or with parties that were not
                 called; for other called parties than those with whom it has masked.
         """
-        what = f"party {party} signs no set of survivors of round {self.round}:"
-        if masked is None:
-            raise RuntimeError(f"{what} it has sent no upload in this round")
-        if masked != self.called:
-            raise RuntimeError(f"{what} it masked with parties {masked} and is told that {self.called} were called")
-        if party not in self.included:
-            raise RuntimeError(f"{what} it has sent its upload and is told that the upload is lost")
-        if not set(self.included) <= set(self.called):
-            raise RuntimeError(f"{what} {self.included} are said to be in the sum, and only {self.called} were called")
-        if len(self.included) < needed:
-            raise RuntimeError(
-                f"{what} {self.included} are said to be in the sum, and at least {needed} parties have to be"
-            )
+        said = f"{self.included} are said to be in the sum"
+        reasons = {
+            "it has sent no upload in this round": masked is None,
+            f"it masked with parties {masked} and is told that {self.called} were called": masked != self.called,
+            "it has sent its upload and is told that the upload is lost": party not in self.included,
+            f"{said}, and only {self.called} were called": not set(self.included) <= set(self.called),
+            f"{said}, and at least {needed} parties have to be": len(self.included) < needed,
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                raise RuntimeError(f"party {party} signs no set of survivors of round {self.round}: {reason}")
 
     def refuse_unsigned(self, party: int, signed: Message | None, verify: "Mapping[int, bytes]", needed: int) -> None:
         """A party reveals nothing unless t parties of the set have signed exactly this set.

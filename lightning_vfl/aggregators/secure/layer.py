@@ -19,7 +19,6 @@ from lightning_vfl.aggregators.secure.recovery import (
     REVEALED,
     ROUND_KEYS,
     SELF,
-    SHARES,
     Recovery,
     Vault,
     round_masks,
@@ -224,7 +223,6 @@ class SecureLayer:
                 )
             survivors.refuse_unsigned(holder, signed, view.memory.verify, vault.needed)
             piece = torch.zeros(view.roster.parties, LIMBS, dtype=torch.int64)
-            refuse_lacking({m for m in survivors.called if (holder, m) in vault.shares}, survivors.called, SHARES)
             for owner in survivors.called:
                 kind = SELF if owner in survivors.included else MASKS
                 piece[owner] = vault.reveal(holder, owner, survivors.round, kind)

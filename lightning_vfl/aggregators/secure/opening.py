@@ -11,7 +11,15 @@ from torch import Tensor
 from lightning_vfl.aggregators.messages import check_message, refuse_lacking
 from lightning_vfl.aggregators.parts import Opening
 from lightning_vfl.aggregators.secure.layer import SecureLayer
-from lightning_vfl.aggregators.secure.period_keys import COMMITMENTS, KEYS, Keys, content_of, exchanging, to_everybody
+from lightning_vfl.aggregators.secure.period_keys import (
+    COMMITMENTS,
+    KEYS,
+    Keys,
+    content_of,
+    exchanging,
+    file_once,
+    to_everybody,
+)
 from lightning_vfl.aggregators.secure.recovery import LIMBS, ROUND_KEYS, SHARES, Vault
 from lightning_vfl.crypto import PairKeys, PairMasks, Sealed, key_period
 from lightning_vfl.crypto.keys import SIZE
@@ -156,16 +164,6 @@ def check_opening(message: Message, lengths: Mapping[str, int], view: PartyView)
     shapes = {m: (lengths.get(message.kind, 0),) for m in senders if m is not None}
     due = message.kind if message.kind in lengths else " or ".join(lengths)
     check_message(message, due, "peers", shapes, torch.uint8, view.names, 0, view.parties, parties)
-
-
-def file_once(filed: dict[int, bytes], sender: int, content: bytes, kind: str) -> None:
-    """Keep the content that a party has sent; if it sends again, the content has to be the same.
-
-    Raises:
-        MalformedMessage: if it is another one.
-    """
-    if filed.setdefault(sender, content) != content:
-        raise MalformedMessage(f"party {sender} sent '{kind}' a second time, and others than before; send them once")
 
 
 def unsealed(seal: Sealed, sealed: bytes, number: int, sender: int, kind: str) -> bytes:

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.messages import refuse_lacking
 from lightning_vfl.aggregators.secure.recovery import Vault
 from lightning_vfl.crypto import Identities, KeyPair, PairMasks, Sealed, Signer, verified
 from lightning_vfl.crypto.identities import SIGNATURE, VERIFY
 from lightning_vfl.crypto.keys import SIZE, encoded
+from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.wire import Message, PartyView
 
 KEYS, COMMITMENTS = "public keys", "key commitments"  # kinds of messages
@@ -118,7 +120,7 @@ class KeyExchange:
                 party: _commitment(memory, party, pair.public) for party, pair in memory.pairs.items()
             }
             yield to_everybody(COMMITMENTS, memory.commitments, view)
-            self._refuse_few(memory, view)
+            refuse_lacking(memory.commitments, exchanging(view), COMMITMENTS)  # before any public key is sent
         contents = {party: pair.public for party, pair in memory.pairs.items()}
         if self.identities is not None:
             for party, public in contents.items():
@@ -138,8 +140,7 @@ class KeyExchange:
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             content = content_of(piece)
             if message.kind == COMMITMENTS:  # a party knows its own already
-                if filed.setdefault(sender, content) != content:
-                    raise ValueError(f"party {sender} has sent two key commitments in one key period")
+                file_once(filed, sender, content, COMMITMENTS)
             elif sender in filed:  # its masks would begin anew, with words that have been used
                 raise ValueError(f"party {sender} has sent public keys twice in one key period")
             else:
@@ -168,12 +169,6 @@ class KeyExchange:
                 "carries the messages, and that all parties have the same identities"
             )
 
-    def _refuse_few(self, memory: Keys, view: PartyView) -> None:
-        """No public key is sent before the commitments of all parties are there."""
-        away = sorted(set(exchanging(view)) - set(memory.commitments))
-        if away:
-            raise ValueError(f"the key commitments of parties {away} have not arrived, so no public key can be sent")
-
 
 def exchanging(view: PartyView) -> Sequence[int]:
     """The parties that exchange keys: all, or between processes those that are called."""
@@ -197,6 +192,16 @@ def to_everybody(kind: str, contents: Mapping[int, bytes], view: PartyView) -> M
     pieces = tuple(bytes_of(contents[party]) for party in view.parties)
     expanded = tuple(piece.expand(view.roster.parties, len(piece)) for piece in pieces)
     return Message(kind, "peers", view.parties, expanded, round=view.names)
+
+
+def file_once(filed: dict[int, bytes], sender: int, content: bytes, kind: str) -> None:
+    """Keep the content that a party has sent; if it sends again, the content has to be the same.
+
+    Raises:
+        MalformedMessage: if it is another one.
+    """
+    if filed.setdefault(sender, content) != content:
+        raise MalformedMessage(f"party {sender} sent '{kind}' a second time, and others than before; send them once")
 
 
 def bytes_of(content: bytes) -> Tensor:
