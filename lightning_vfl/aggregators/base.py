@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.parts import Accounting, Opening, Setup, SharedBottoms, Wire
-from lightning_vfl.rebuildable import Rebuildable
+from lightning_vfl.rebuildable import Rebuildable, printed, printed_without
 from lightning_vfl.types import Roll, Roster, Widths
 from lightning_vfl.wire import Contribution, Embeddings
 
@@ -114,13 +114,9 @@ class Aggregator(Rebuildable, ABC):
     # ---- printed forms, which are text in checkpoints
 
     def __repr__(self) -> str:
-        return self._printed(())
+        return printed(self)
 
     @property
     def identity(self) -> str:
         """The settings that a checkpoint has to share with the aggregator that it is loaded into."""
-        return self._printed(self.incidental)
-
-    def _printed(self, without: tuple[str, ...]) -> str:
-        settings = {k: v for k, v in vars(self).items() if not k.startswith("_") and k not in without}
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
+        return printed_without(self, self.incidental)

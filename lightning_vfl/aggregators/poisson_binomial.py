@@ -19,6 +19,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import poisson_binomial_rdp, shown
 from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked_draws
 from lightning_vfl.privacy.events import PoissonBinomialEvent, PrivacyEvent
+from lightning_vfl.rebuildable import printed_without
 from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Rows, Widths
 
 if TYPE_CHECKING:
@@ -77,13 +78,10 @@ class Binomial(Codec):
         from lightning_vfl.fast_streams import FastStream
 
         count, local, width = x.shape
-        if (count, local) == (every, rows.total):  # all in one call
-            binomial_of(x, line, self.levels, FastStream(names.seed, "binomial", names.stage, names.round).words, drawn)
-            return drawn, share
-        for slot, values, out in zip(slots, x, drawn, strict=True):
+        together = (count, local) == (every, rows.total)  # all in one call
+        for slot, values, out in [(0, x, drawn)] if together else zip(slots, x, drawn, strict=True):
             words = FastStream(names.seed, "binomial", names.stage, names.round).words
-            start = (slot * rows.total + rows.start) * width
-            binomial_of(values, line, self.levels, words, out, start)
+            binomial_of(values, line, self.levels, words, out, (slot * rows.total + rows.start) * width)
         return drawn, share
 
     def to_real(self, total: "NDArray[Any]", n: int) -> "NDArray[np.float64]":
@@ -226,7 +224,7 @@ class PoissonBinomial(IntegerSum):
     @property
     def identity(self) -> str:
         inner = self.inner.identity
-        return self._printed(("inner", *self.incidental)) + f" in {inner}"
+        return printed_without(self, ("inner", *self.incidental)) + f" in {inner}"
 
     def codec(self, roster: Roster) -> Binomial:
         return self._codec
