@@ -1,6 +1,6 @@
 """How masked sums travel: the parties' uploads, the server's sum, and the gradient back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -112,55 +112,50 @@ class MaskedWire(Wire):
     # ---- what is claimed
 
     def protection(self, uploads: int) -> str:
-        said = self._masks()
-        if self.claim is None or self.roster is None:
-            return said
-        n = min(len(members) for members in self.layer.segments(self.roster).members)
-        return f"{said}; {self.claim(n, uploads)}"
-
-    def _masks(self) -> str:
         if self.equivalent:
             return "none: execution: equivalent sends no masks"
         if self.layer.insecure_seeded_secrets:
             return "none: insecure_seeded_secrets"
-        roster = self.roster
-        recovery = self.layer.recovery
-        alone = () if roster is None else self.layer.exposed(roster)
-        words = "single uploads are hidden: the server learns sums of embeddings; "
-        others = "with members that collude with it, the sums of the others"
-        if roster is not None and recovery is not None:
-            m = roster.parties
-            needed = recovery.needed(roster.parties)
-            others = (
-                f"with up to {recovery.tolerated(m, lies=False)} parties that "
-                f"collude with it, the sums of the others; if it lies about who is lost, with up to "
-                f"{recovery.tolerated(m)} (recovery by {needed} of {m} parties), as long as a record is always summed "
-                "over the same parties"
+        words = ["single uploads are hidden: the server learns sums of embeddings"]
+        if self.roster is not None:
+            words += self._among(self.roster)
+        if self.layer.identities is None:
+            words.append("it is trusted not to replace public keys, which nobody signs (identities)")
+        if self.claim is not None and self.roster is not None:
+            n = min(len(members) for members in self.layer.segments(self.roster).members)
+            words.append(self.claim(n, uploads))
+        return "; ".join(words)
+
+    def _among(self, roster: Roster) -> Iterator[str]:
+        """What members that collude with the server learn."""
+        layer = self.layer
+        parties = roster.parties
+        largest = layer.segments(roster).largest
+        neighbours = layer.shared_with(largest)
+        if layer.recovery is not None:
+            yield (
+                f"with up to {layer.recovery.tolerated(parties, lies=False)} parties that collude with it, the sums of "
+                f"the others; if it lies about who is lost, with up to {layer.recovery.tolerated(parties)} (recovery "
+                f"by {layer.recovery.needed(parties)} of {parties} parties), as long as a record is always summed over "
+                "the same parties"
             )
-        if roster is not None and self.layer.neighbours is not None:
-            n = self.layer.segments(roster).largest
-            if (k := self.layer.shared_with(n)) is not None:
-                chance = self.layer.neighbours.failure
-                others = (
-                    f"with up to {self.layer.colluders(roster)} of {n} members of a sum that collude with it, the sum "
-                    f"of the others, but with probability {chance:.0e} for each set of members in a period of keys, "
-                    f"because each shares masks with {k} neighbours (neighbours)"
-                )
-        words += others
-        if roster is not None and roster.active is not None and self.layer.layout == "segments":
-            words += (
-                f"; one that colludes is enough to read party {roster.active}'s columns of its segment, and party "
+        elif layer.neighbours is not None and neighbours is not None:
+            yield (
+                f"with up to {layer.colluders(roster)} of {largest} members of a sum that collude with it, the sum of "
+                f"the others, but with probability {layer.neighbours.failure:.0e} for each set of members in a period "
+                f"of keys, because each shares masks with {neighbours} neighbours (neighbours)"
+            )
+        else:
+            yield "with members that collude with it, the sums of the others"
+        if roster.active is not None and layer.layout == "segments":
+            yield (
+                f"one that colludes is enough to read party {roster.active}'s columns of its segment, and party "
                 f"{roster.active} to read everything"
             )
-        if self.layer.identities is None:
-            words += "; it is trusted not to replace public keys, which nobody signs (identities)"
-        if roster is not None and alone:
-            groups = ", ".join(str(roster.groups[number]) for number in alone)
-            words += f"; NOTHING hides the embeddings of {groups} (allow_single)"
-        if roster is not None and (pairs := [group for group in roster.shared if len(group) == 2]):
-            groups = ", ".join(map(str, pairs))
-            words += f"; each of two parties learns the other's model updates in {groups} (allow_single)"
-        return words
+        if alone := ", ".join(str(roster.groups[number]) for number in layer.exposed(roster)):
+            yield f"NOTHING hides the embeddings of {alone} (allow_single)"
+        if pairs := ", ".join(str(group) for group in roster.shared if len(group) == 2):
+            yield f"each of two parties learns the other's model updates in {pairs} (allow_single)"
 
     # ---- the two sides
 
