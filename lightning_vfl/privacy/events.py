@@ -26,7 +26,7 @@ from typing import Any
 
 from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.privacy.poisson_binomial import poisson_binomial_curve
+from lightning_vfl.privacy.poisson_binomial import chain, poisson_binomial_curve
 from lightning_vfl.privacy.rdp import ORDERS, compose_rdp, up
 
 UNITS = ("party", "party-record", "record", "record (paper)", "party (paper)")
@@ -316,24 +316,16 @@ def in_words(colluders: int) -> str:
 def chained(order: float, parties: int) -> float:
     r"""S_M(α) of Theorem 6.2 of PBM-VFL, rounded up: the result of a chain over M parties for a curve ε(α) = α.
 
-    .. math:: S_1(α) = α, \qquad S_{k+1}(α) = \frac{2α - 1}{2(α - 1)} \, 2α + S_k(2α - 1) .
-
-    With the distance a = α - 1, which doubles at every party, S_M is a sum of (1 + 1/(2a)) 2 (1 + a), plus 1 + a for
-    the last party. Above 1000 parties the function returns infinity, because the value exceeds the range of floats.
+    Above 1000 parties the function returns infinity, because the value exceeds the range of floats.
 
     Examples:
         >>> f"{chained(2.0, 4):.10f}"
         '33.7500000000'
-
-    References:
-        Tran, Castiglia, Patterson, Milanova, PBM-VFL, Theorem 6.2; Mironov, "Rényi Differential Privacy", 2017,
-        Corollary 4 (the step).
     """
     if parties > 1000 or isinf(order):
         return inf
-    away = [(order - 1) * 2.0**k for k in range(parties)]
-    total = sum((1 + 1 / (2 * a)) * 2 * (1 + a) for a in away[:-1]) + 1 + away[-1]
-    return total * (1 + (parties + 8) * _ULP)
+    orders, factors = chain(order, parties)
+    return sum(f * o for f, o in zip(factors, orders, strict=True)) * (1 + (parties + 8) * _ULP)
 
 
 @lru_cache(maxsize=512)

@@ -193,15 +193,30 @@ def _trials(trials: int, beta: float, order: float) -> float:
     return nextafter(trials * (ratio + back + 32 * _ULP * ratio), inf) if beta else 0.0
 
 
-def _group(levels: int, beta: float, parties: int, order: float, step: int) -> float:
-    """Theorem 6.2's recursion as a loop: with α' = 2α - 1, the distance to 1 doubles at every party."""
+def chain(order: float, parties: int) -> tuple[list[float], list[float]]:
+    r"""The orders at which Theorem 6.2 of PBM-VFL takes the figures of a party, rounded up, and their factors.
+
+    .. math:: D_1(α) = ε(α), \qquad D_{k+1}(α) = \frac{2α - 1}{2(α - 1)} ε(2α) + D_k(2α - 1) .
+
+    With the distance a = α - 1, which doubles at every party, D_M is a sum of (1 + 1/(2a)) ε(2 (1 + a)), plus ε(1 + a)
+    for the last party.
+
+    References:
+        Tran, Castiglia, Patterson, Milanova, PBM-VFL, Theorem 6.2; Mironov, "Rényi Differential Privacy", 2017,
+        Corollary 4 (the step).
+    """
     if parties == 1 or isinf(order):
-        orders, factors = [order], [float(parties)]
-    else:
-        apart = max(order, _LEAST_ORDER) - 1
-        away = [apart * 2.0 ** min(k, 100) for k in range(parties)]
-        orders = [2 * (1 + a) * (1 + 4 * _ULP) for a in away[:-1]] + [(1 + away[-1]) * (1 + 4 * _ULP)]
-        factors = [1 + 1 / (2 * a) for a in away[:-1]] + [1.0]
+        return [order], [float(parties)]
+    apart = max(order, _LEAST_ORDER) - 1
+    away = [apart * 2.0 ** min(k, 1000) for k in range(parties)]
+    orders = [2 * (1 + a) * (1 + 4 * _ULP) for a in away[:-1]] + [(1 + away[-1]) * (1 + 4 * _ULP)]
+    factors = [1 + 1 / (2 * a) for a in away[:-1]] + [1.0]
+    return orders, factors
+
+
+def _group(levels: int, beta: float, parties: int, order: float, step: int) -> float:
+    """Theorem 6.2 for the figures of a party."""
+    orders, factors = chain(order, parties)
     curve = _curve(levels, beta, parties, orders, step)
     return sum(f * e for f, e in zip(factors, curve, strict=True)) * (1 + (parties + 8) * _ULP)
 
