@@ -119,7 +119,8 @@ class NoisyWire(EmbeddingWire):
     traits = Traits(visible=True, loses_quietly=True)
 
     def protection(self, uploads: int) -> str:
-        noise, clip = self.mechanism.noise, self.mechanism.clip
+        noise = self.mechanism.noise
+        clip = self.mechanism.clip
         remark = "" if self.mechanism.simulated is None else f"; {self.mechanism.simulated}"
         if isinstance(noise, Budget):
             sensitivity = self.mechanism.sensitivity(1)

@@ -13,7 +13,8 @@ from lightning_vfl.types import RoundNames
 from lightning_vfl.wire import Message, PartyView
 
 T = TypeVar("T")
-GRADIENTS, UPDATES = "gradients", "model updates"  # kinds of messages that several aggregators send
+GRADIENTS = "gradients"  # kinds of messages that several aggregators send
+UPDATES = "model updates"
 
 
 def check_message(
@@ -52,7 +53,8 @@ def check_message(
     Raises:
         MalformedMessage: naming the party.
     """
-    senders, pieces = message.senders, message.pieces
+    senders = message.senders
+    pieces = message.pieces
     if message.kind != kind or message.to != to:
         raise MalformedMessage(
             f"{_parties(senders)} sent '{message.kind}' to {message.to} where '{kind}' to {to} was expected; all "

@@ -202,7 +202,8 @@ class Identities(Rebuildable):
             ConfigurationError: for a file that is missing or has no Ed25519 private key, and for a key that does not
                 belong to the party's public key.
         """
-        publics, found = self.publics(parties), {}
+        publics = self.publics(parties)
+        found = {}
         for party in hosted:
             found[party] = Signer(self._key(party, "key", parties))
             if found[party].public != publics[party]:

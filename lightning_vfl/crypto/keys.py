@@ -166,11 +166,14 @@ def encoded(names: tuple[str | int | bytes, ...]) -> bytes:
     parts = []
     for name in names:
         if isinstance(name, str):
-            kind, content = b"s", name.encode()
+            kind = b"s"
+            content = name.encode()
         elif isinstance(name, bytes):
-            kind, content = b"b", name
+            kind = b"b"
+            content = name
         else:
-            kind, content = b"i", str(operator.index(name)).encode()
+            kind = b"i"
+            content = str(operator.index(name)).encode()
         parts += [kind, len(content).to_bytes(8, "big"), content]
     return b"".join(parts)
 

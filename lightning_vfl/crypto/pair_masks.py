@@ -169,7 +169,8 @@ class PairKeystream:
                 raise ValueError(f"values must be (n,) uint32; got {values.shape} {values.dtype}")
         encryptor = streams[0].encryptor
         encryptor.reset_nonce(_first_block(round, *streams))
-        target, words = _scratch.target, _scratch.words
+        target = _scratch.target
+        words = _scratch.words
         size = len(sums[0][0])
         for begin in range(0, size, len(words)):
             drawn = words[: size - begin]

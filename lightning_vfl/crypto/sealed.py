@@ -7,7 +7,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from lightning_vfl.crypto.keys import Confined
 
-NONCE, TAG = 12, 16  # bytes
+NONCE = 12
+TAG = 16  # bytes
 OVERHEAD = NONCE + TAG  # what sealing adds to a message
 
 

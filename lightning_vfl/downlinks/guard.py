@@ -53,7 +53,8 @@ def refuse_other_labels(downlink: Downlink, records: Any, seed: int, classes: in
     first = torch.arange(min(len(records), FEW))
     if (labels := records.labels_at(first)) is None:
         return
-    name, found = type(downlink).__name__, downlink.targets(labels, first, seed)
+    name = type(downlink).__name__
+    found = downlink.targets(labels, first, seed)
     if not isinstance(found, Tensor) or found.shape[:1] != labels.shape[:1]:
         what = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
         raise ConfigurationError(f"targets of {name} returned {what} for {len(labels)} labels; return one for each")
@@ -146,7 +147,8 @@ _MIXING = nn.modules.batchnorm._BatchNorm
 class _Guarded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, protect: Callable[[Tensor], Tensor], records: float) -> Tensor:
-        ctx.protect, ctx.records = protect, records
+        ctx.protect = protect
+        ctx.records = records
         return value.view_as(value)
 
     @staticmethod

@@ -61,12 +61,14 @@ class Marvell(GradientDownlink):
 
     def protect(self, grad: Tensor, labels: Tensor, names: RoundNames, first: int) -> Tensor:
         noise = self._draws.rows(len(grad), grad.shape[1] + 1, names, first)  # drawn in every round, needed or not
-        positive, g = labels.to(grad.device) == 1, grad.to(torch.float64)
+        positive = labels.to(grad.device) == 1
+        g = grad.to(torch.float64)
         if bool(positive.all()) or not bool(positive.any()):
             return grad
         means = [g[~positive].mean(0), g[positive].mean(0)]
         difference = means[1] - means[0]
-        gap, width = float(difference.square().sum()), grad.shape[1]
+        gap = float(difference.square().sum())
+        width = grad.shape[1]
         if gap == 0.0:
             return grad
         spreads = [
@@ -86,7 +88,8 @@ class Marvell(GradientDownlink):
         return f"noise of power {self.power:g} makes gradients of the two classes alike (Marvell); no ε is claimed"
 
 
-_GRID, _ZOOMS = 33, 9
+_GRID = 33
+_ZOOMS = 9
 
 
 def eigenvalues(
@@ -109,7 +112,9 @@ def eigenvalues(
         Of class 0 the eigenvalue along the difference and the others, then of class 1.
     """
     floor = 1e-9  # of variances, relative to the gap: a class without any spread has an infinite divergence
-    u, v, budget = max(spread0 / gap, floor), max(spread1 / gap, floor), power / gap
+    u = max(spread0 / gap, floor)
+    v = max(spread1 / gap, floor)
+    budget = power / gap
     narrow = 0 if u < v else 1  # sideways, noise for the wider class would make the two less alike
     weight = (1 - share, share)[narrow]
     most = min(abs(u - v), budget / (weight * width))
@@ -120,7 +125,8 @@ def eigenvalues(
         left = np.maximum(budget - weight * width * most * sideways, 0.0)
         return rest[0] + left * part / (1 - share), rest[0], rest[1] + left * (1 - part) / share, rest[1]
 
-    centre, reach = np.array([0.5, 0.5]), 0.5
+    centre = np.array([0.5, 0.5])
+    reach = 0.5
     for _ in range(_ZOOMS):
         edges = [np.clip(np.linspace(c - reach, c + reach, _GRID), 0.0, 1.0) for c in centre]
         sideways, part = np.meshgrid(*edges, indexing="ij")

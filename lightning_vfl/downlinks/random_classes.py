@@ -47,7 +47,8 @@ class RandomClasses(LabelDownlink, ABC):
             raise ConfigurationError(
                 f"{type(self).__name__} changes classes, and the labels are real numbers; use GaussianGradients"
             )
-        self.classes, self.outputs = num_classes, outputs
+        self.classes = num_classes
+        self.outputs = outputs
 
     @final
     def targets(self, labels: Tensor, record_ids: Tensor, seed: int) -> Tensor:

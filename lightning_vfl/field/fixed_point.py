@@ -241,7 +241,8 @@ def _reach(x: Tensor, w: Tensor) -> tuple[float, float]:
         )
     if not x.numel() or not w.numel():
         return 0.0, 0.0
-    rows, columns = x.to(torch.float64).abs_(), w.detach().to(torch.float64).abs_()
+    rows = x.to(torch.float64).abs_()
+    columns = w.detach().to(torch.float64).abs_()
     products = float((rows @ columns).max())
     sums = float(rows.sum(-1).max())
     if products < 2.0**53 and w.dtype == torch.int64:

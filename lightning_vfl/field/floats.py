@@ -111,7 +111,8 @@ def rows_times(table: Tensor, tables: "Ints", rows: "Ints", right: Tensor, p: in
     """
     from lightning_vfl.field import kernels
 
-    (hosts, terms, width), count = right.shape, len(rows)
+    hosts, terms, width = right.shape
+    count = len(rows)
     if count and not 0 <= int(rows.min()) <= int(rows.max()) < table.shape[1]:
         raise IndexError(f"rows must be from 0 to {table.shape[1] - 1}; got {int(rows.min())} to {int(rows.max())}")
     how = plan(terms, p)
@@ -143,7 +144,8 @@ def _split_fused(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
 
     if out.shape[1] == 1:
         x, out = x.view(1, -1), out.view(1, 1, -1)
-    source, target = x.numpy(), out.numpy()
+    source = x.numpy()
+    target = out.numpy()
     outer, inner = source.shape
     if outer == 1:  # a single left operand is one long row
         return all(_spread(inner, inner, lambda i, j: kernels.split(source, target, p, bits, 0, 1, i, j)))
@@ -168,7 +170,8 @@ def _split_torch(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
 def _fold_fused(partial: Tensor, total: Tensor, left: int, right: int, p: int, top: int, first: bool) -> None:
     from lightning_vfl.field import kernels
 
-    x, sums = partial.numpy(), total.numpy()
+    x = partial.numpy()
+    sums = total.numpy()
     b, s, height = x.shape[:3]
 
     def piece(begin: int, end: int) -> None:

@@ -103,9 +103,12 @@ def fold(product: "Floats", total: "Ints", shift: int, p: int, top: int, first: 
     """Set total ← (total + product_0 [+ 2^shift · product_1]) mod p for s·t ≤ 2, p < 2^31, shift ≤ 16."""
     inverse = 1.0 / p
     weight = np.int64(1) << shift
-    height, s, t = product.shape[2], product.shape[1] - 1, product.shape[3] - 1
+    height = product.shape[2]
+    s = product.shape[1] - 1
+    t = product.shape[3] - 1
     for row in range(begin, end):
-        b, h = row // height, row % height
+        b = row // height
+        h = row % height
         for i in range(total.shape[2]):
             x = np.int64(product[b, 0, h, 0, i]) + (0 if first else total[b, top + h, i])
             if s + t:
@@ -134,7 +137,8 @@ def fold_mersenne(
     p = (np.int64(1) << exponent) - 1
     height = product.shape[2]
     for row in range(begin, end):
-        b, h = row // height, row % height
+        b = row // height
+        h = row % height
         if first:
             total[b, top + h, :] = 0
         for s in range(product.shape[1]):
@@ -189,7 +193,8 @@ def short(left: "Ints", right: "Ints", out: "Ints", p: int, begin: int, end: int
 def split_rows(table: "NDArray[np.signedinteger[Any]]", rows: "Ints", out: "Floats", p: int, bits: int) -> bool:
     """Limbs out (chunks, count, r, i), at most 2, of rows of a table; whether all of these elements lie in [0, p)."""
     chunks, count, _, chunk = out.shape
-    terms, half = table.shape[1], (p - 1) // 2
+    terms = table.shape[1]
+    half = (p - 1) // 2
     top = (np.int64(1) << bits) >> 1
     mask = (np.int64(1) << bits) - 1
     outside = np.int64(0)
@@ -238,7 +243,8 @@ def split_matrix(x: "Ints", out: "Floats", p: int, bits: int) -> bool:
 def add_chunks(product: "Floats", out: "Ints", p: int, shift: int) -> None:
     """Set out (r, n) to the sums modulo p of product (chunks, s, r, t, n) over chunks and limbs, s t at most 2."""
     chunks, s, count, t, width = product.shape
-    inverse, weight = 1.0 / p, np.int64(1) << shift
+    inverse = 1.0 / p
+    weight = np.int64(1) << shift
     for r in range(count):
         for piece in range(chunks):
             for i in range(width):
@@ -261,7 +267,8 @@ def pick(bits: "NDArray[np.unsignedinteger[Any]]", mask: int, p: int, out: "Ints
 
     Without a branch: a word that is refused is overwritten by the next one.
     """
-    place, last = begin, out.size - 1
+    place = begin
+    last = out.size - 1
     for word in bits:
         if place > last:
             break
@@ -301,7 +308,8 @@ def neighbours(x: "Reals", words: "NDArray[np.uint64]", bits: int, most: float, 
 
     Returns whether all |2^bits · x| are at most ``most``, which is below 2^62; if not, out means nothing.
     """
-    scale, wrong = 2.0**bits, np.int64(0)
+    scale = 2.0**bits
+    wrong = np.int64(0)
     for i in range(x.size):
         scaled = np.float64(x[i]) * scale
         good = np.abs(scaled) <= most

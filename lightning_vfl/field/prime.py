@@ -109,7 +109,8 @@ class PrimeField:
             out, fine = floats.rows_times(table, tables.numpy(), rows.numpy(), right, self.modulus)
             if fine:
                 return out
-        hosts, (_, length, width) = len(tables), table.shape
+        hosts = len(tables)
+        _, length, width = table.shape
         flat = (tables[:, None] * length + rows).flatten().to(table.device)
         chosen = table.reshape(-1, width).index_select(0, flat).view(hosts, len(rows), width)
         return self.matmul(chosen.to(right.device).to(torch.int64), right)  # its error names a wrong element

@@ -122,9 +122,11 @@ def _fill(
     skipped, inside = divmod(start, BLOCK)
     for left in range(skipped, 0, -at_once):
         words(min(left, at_once) * block)
-    end, right = inside + x.size, True
+    end = inside + x.size
+    right = True
     for first in range(0, -(-end // BLOCK), at_once):
-        begin, stop = first * BLOCK, min(end, (first + at_once) * BLOCK)
+        begin = first * BLOCK
+        stop = min(end, (first + at_once) * BLOCK)
         raw = words(-(-(stop - begin) // BLOCK) * block).astype("<u8", copy=False).view(np.uint8)
         raw = raw.reshape(-1, BLOCK)
         here = slice(max(0, begin - inside), stop - inside)
@@ -154,7 +156,8 @@ _fused = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="nump
 
 @_fused
 def _beyond(x: "NDArray[Any]", bound: float) -> tuple[int, int]:
-    outside, infinite = 0, 0
+    outside = 0
+    infinite = 0
     for i in range(x.size):
         size = np.abs(np.float64(x[i]))
         outside += not (size <= bound)
@@ -176,7 +179,8 @@ def _round(
 
     Returns whether all p are in [0, 1], and whether one of them is 1.
     """
-    wrong, ones = np.int64(0), np.int64(0)
+    wrong = np.int64(0)
+    ones = np.int64(0)
     for e in range(x.size):
         v = np.float64(x[e])
         v = np.float64(low) if v < low else v  # NaN stays NaN
@@ -260,7 +264,8 @@ def _draw(
     out[:] = 0
     for group in range(0, blocks, together):
         first = group * BLOCK  # place of the group's first byte; its elements are ``begin`` to ``stop``
-        begin, stop = max(empty, first), min(end, first + equal.size)
+        begin = max(empty, first)
+        stop = min(end, first + equal.size)
         for trial in range(0, trials, 255):
             below[:] = 0
             equal[:] = 0

@@ -54,7 +54,9 @@ _ERROR = 2.0**-42
 INSIDE = 1 - 2.0**-40
 # The grid: steps of at most σ 2⁻²⁰, so that rounding to it is small beside the noise, and of at least C 2⁻⁶⁰, so that a
 # clipped value and its noise fit 64 bits.
-_FINE, _COARSE, _SMALLEST = 20, 60, -1022
+_FINE = 20
+_COARSE = 60
+_SMALLEST = -1022
 
 
 def with_noise(clipped: "NDArray[np.float64]", sigma: float, clip: float, words: "Words") -> "NDArray[np.float64]":

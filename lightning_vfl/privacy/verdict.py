@@ -1,6 +1,7 @@
 """What an ε is worth, in words."""
 
-STRONG, WEAK = 1.0, 10.0  # the largest ε of each
+STRONG = 1.0
+WEAK = 10.0  # the largest ε of each
 
 
 def verdict(epsilon: float) -> str:

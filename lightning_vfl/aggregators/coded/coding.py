@@ -250,7 +250,8 @@ def received_by(holders: Sequence[int], message: Message) -> Tensor:
 def _side_by_side(pieces: Sequence[Tensor]) -> Tensor:
     """The pieces along dimension 1; without a copy if they are neighbouring views of one tensor."""
     first = pieces[0]
-    step, place = first.stride(1), first.storage_offset()
+    step = first.stride(1)
+    place = first.storage_offset()
     storage = first.untyped_storage().data_ptr()
     for piece in pieces:
         if (

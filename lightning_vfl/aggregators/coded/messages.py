@@ -8,8 +8,12 @@ from lightning_vfl.aggregators.messages import check_message, refuse_outside, wi
 from lightning_vfl.field import PrimeField
 from lightning_vfl.wire import Message, PartyView, ServerView
 
-DATA, MODELS, ZEROS, PRODUCTS = "data shares", "model shares", "zero shares", "products"
-EMBEDDINGS, SUMS = "embedding shares", "sums"
+DATA = "data shares"
+MODELS = "model shares"
+ZEROS = "zero shares"
+PRODUCTS = "products"
+EMBEDDINGS = "embedding shares"
+SUMS = "sums"
 
 
 def check_data_shares(message: Message, memory: Shares, at_once: int, field: PrimeField, view: PartyView) -> None:

@@ -96,7 +96,8 @@ class Shift(Codec):
     levels: int = MOST_LEVELS
 
     def __post_init__(self) -> None:
-        clip, levels = self.clip, self.levels
+        clip = self.clip
+        levels = self.levels
         positive("clip", clip)
         if isinstance(levels, bool) or not isinstance(levels, int) or levels % 2 or not 2 <= levels <= MOST_LEVELS:
             raise ConfigurationError(f"levels must be an even whole number from 2 to 2^27, or auto; got {levels!r}")

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from lightning_vfl.crypto import Signer
 
-SIGNED, LISTS = "survivor signatures", "signature lists"  # what parties send, and what the server hands on
+SIGNED = "survivor signatures"
+LISTS = "signature lists"  # what parties send, and what the server hands on
 DOMAIN = "lightning_vfl survivors"  # what is signed here, and nothing else
 
 

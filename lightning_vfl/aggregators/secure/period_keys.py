@@ -17,7 +17,8 @@ from lightning_vfl.crypto.keys import SIZE, encoded
 from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.wire import Message, PartyView
 
-KEYS, COMMITMENTS = "public keys", "key commitments"  # kinds of messages
+KEYS = "public keys"  # kinds of messages
+COMMITMENTS = "key commitments"
 DOMAIN = "lightning_vfl period key"  # what an identity key signs here, and nothing else
 
 
@@ -96,7 +97,9 @@ class KeyExchange:
 
     def begin(self, memory: Keys, view: PartyView, period: int) -> None:
         """Fresh keys of the hosted parties for this period; those of the last one are forgotten."""
-        memory.stage, memory.period, memory.session = view.names.stage, period, b""
+        memory.stage = view.names.stage
+        memory.period = period
+        memory.session = b""
         for held in (memory.publics, memory.masks, memory.seals, memory.commitments):
             held.clear()
         seed = view.names.seed
@@ -154,7 +157,8 @@ class KeyExchange:
         return True
 
     def _refuse_unsigned(self, memory: Keys, sender: int, content: bytes) -> None:
-        public, signature = content[:SIZE], content[SIZE:]
+        public = content[:SIZE]
+        signature = content[SIZE:]
         if self.commits and memory.commitments.get(sender) != _commitment(memory, sender, public):
             raise ValueError(
                 f"the public key of party {sender} is refused: it is not the one that it has committed to; check who "

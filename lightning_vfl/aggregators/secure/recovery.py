@@ -42,8 +42,11 @@ LIMBS = -(-8 * SIZE // LIMB_BITS)  # field elements of a secret of 32 bytes
 LIMB_MASK = 2**LIMB_BITS - 1
 SHIFTS = range(0, LIMBS * LIMB_BITS, LIMB_BITS)
 
-MASKS, SELF = "mask seed", "self-mask seed"
-ROUND_KEYS, SHARES, REVEALED = "round keys", "seed shares", "revealed shares"  # kinds of messages
+MASKS = "mask seed"
+SELF = "self-mask seed"
+ROUND_KEYS = "round keys"  # kinds of messages
+SHARES = "seed shares"
+REVEALED = "revealed shares"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ def shift(
     scale = levels / (2.0 * clip)
     half = np.float64(levels // 2)
     top = np.float64(levels - 1)
-    outside, wrong = 0, 0
+    outside = 0
+    wrong = 0
     for i in range(len(h)):
         x = np.float64(h[i])
         value = np.floor(x * scale + half + np.float64(words[i]) * 2.0**-16)
