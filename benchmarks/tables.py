@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -131,7 +132,7 @@ def main() -> None:
                 ("ready, lightning_vfl on the disk", READY, name),
             ):
                 measured[tables, what] = measure(program, files, work_dir)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"tables": tables, "what": what, "CPU s": seconds, "GB": gigabytes, "/ pyarrow": seconds / bare}
         for (tables, what), (seconds, gigabytes) in measured.items()
         for bare in [measured[tables, "read, pyarrow.csv"][0]]

@@ -6,6 +6,7 @@ from lightning_vfl.errors import ConfigurationError
 from tests.attacks import differences
 
 
+@pytest.mark.slow
 def test_an_honest_server_reads_embeddings_from_dropped_rounds():
     read, module = differences.dropped_rounds(**differences.ALLOWED)
     assert read.r2 > 0.7
@@ -13,6 +14,7 @@ def test_an_honest_server_reads_embeddings_from_dropped_rounds():
     assert "party 3's embeddings of 398 records can be computed from sums with and without them" in module.protection(1)
 
 
+@pytest.mark.slow
 def test_a_lying_server_reads_all_embeddings_exactly():
     read, _ = differences.zero_gradients(**differences.ALLOWED)
     assert read.r2 > 0.999999

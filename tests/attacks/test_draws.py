@@ -58,6 +58,7 @@ def test_last_bits_rule_out_a_record_only_where_noise_is_floating_point():
     assert now.epsilon_shown == 0.0
 
 
+@pytest.mark.slow
 def test_the_seed_tells_draws_apart_only_where_they_are_seeded():
     epsilon = draws.reported(draws.binomial_event())
     before = draws.draw_again("seeded", rows=ROWS)

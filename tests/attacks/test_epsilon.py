@@ -29,6 +29,7 @@ def test_rates_are_bounded_as_clopper_and_pearson_say():
     assert epsilon._bound_at(0.5, rare, often) == pytest.approx(np.log((low - epsilon.DELTA) / high))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [epsilon.normaliser, epsilon.batch_norm])
 def test_one_record_moves_others_through_fitted_statistics_only(attack):
     found = attack(150)
@@ -37,6 +38,7 @@ def test_one_record_moves_others_through_fitted_statistics_only(attack):
     assert found.now < found.reported
 
 
+@pytest.mark.slow
 def test_a_record_moves_others_through_the_weights_which_the_figure_of_the_party_counts():
     found = epsilon.weights(120)
     assert found.reported == pytest.approx(0.96, abs=0.01)

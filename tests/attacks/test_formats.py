@@ -26,6 +26,7 @@ def test_files_do_not_grow(grown, size, least):
     assert now < before / 3
 
 
+@pytest.mark.slow
 def test_spoilt_messages_are_refused_or_change_nothing():
     names = ("LagrangeCoded",)
     before, now = messages(False, names), messages(True, names)

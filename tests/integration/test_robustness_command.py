@@ -16,6 +16,7 @@ def in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_grid_of_a_trained_model_is_printed_and_compared(capsys):
     run(["fit", *FIT])
     run(["robustness", "--ckpt_path", "best"])
