@@ -61,12 +61,11 @@ class Record:
         self.path = path
         with named(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = not path.exists()
             self._file = path.open("a", newline="", encoding="utf-8")
         self._lines = csv.writer(self._file)
         self._next = 0  # the number of the round after the last one that was written
         self.restored: dict[int, int] = {}  # parties that have come back, with the round of their checkpoint
-        if fresh:
+        if not self._file.tell():  # a server that was killed before its first round has left an empty file
             self._lines.writerow(COLUMNS)
 
     def add(self, round: int, plan: RoundPlan, learnt: Tensor | None = None) -> None:

@@ -53,6 +53,13 @@ def test_what_was_written_is_read(tmp_path):
     assert len(read.plan(1, 3).sent) == 3
 
 
+def test_a_file_that_a_killed_server_has_left_empty_is_a_record_in_the_end(tmp_path):
+    path = tmp_path / "events.csv"
+    path.touch()
+    written(path, PLANS)
+    assert Replayed(path).plans.keys() == PLANS.keys()
+
+
 def test_every_round_is_on_the_disk_before_the_next(tmp_path):
     record = Record(tmp_path / "events.csv", NAMES)
     for number, plan in PLANS.items():
