@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from tests.integration.kills import NAMES, differing, included, kill_and_resume_server
+from tests.integration.kills import NAMES, differing, included
 from tests.integration.test_federated import LATE, MASKED, VARYING
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -150,15 +150,6 @@ def test_all_that_resume_from_their_checkpoints_go_on_as_if_nothing_had_been(fed
     one, two = whole.states(), cut.states()
     assert [key for key in one if not torch.equal(one[key], two[key])] == []
     assert differing(cut) == []
-
-
-def test_parties_of_a_server_that_is_killed_and_resumed_are_told_to_start_again(federation):
-    one = federation(RECIPES["stale"])
-    one.everybody()
-    one.await_round(60)
-    kill_and_resume_server(one, NAMES, 60)
-    assert one.wait() == dict.fromkeys(("scorer", *NAMES), 0)
-    assert differing(one) == []
 
 
 def test_twenty_kills_at_any_time(federation, tmp_path):
