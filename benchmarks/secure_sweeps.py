@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.homomorphic import NumberByNumber, NumberCKKS, NumberPaillier
 from benchmarks.secure_parties import BATCH, KEY, ROUNDS, Bill, Member, must_agree, summed
-from lightning_vfl.aggregators.secure.codec import Shift, fitting_levels
+from lightning_vfl.aggregators.secure.codec import Shift, shift_for
 from lightning_vfl.crypto import KeyPair, MaskNames, Sealed
 
 
@@ -30,7 +30,7 @@ class Point:
 
 
 def point(parties: int, batch: int, repeats: int = 15) -> Point:
-    codec = Shift(levels=fitting_levels(parties))
+    codec = shift_for(4.0, "auto", parties, 32)
     publics = {number: KeyPair().public for number in range(parties - 1)}
     number, members, h = parties - 1, range(parties), torch.randn(batch, 128).clamp_(-4, 4)
     setups, rounds, sums = [], [], []
