@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 4096  # columns times 121 orders at a time: 4 MiB
 _COLUMNS = 64  # different columns whose loss distributions are composed; further ones keep their Rényi figure
 _LARGE = 1e280  # replaces ∞, whose product with 0 is NaN
-_UP = 1 + 2.0**-40  # rounds up a sum of up to 4000 products, equal for any number of kinds
+ROUNDED_UP = 1 + 2.0**-40  # rounds up a sum of up to 4000 products, equal for any number of kinds
 
 
 def composed_epsilon(uses: Mapping[PrivacyEvent, int], delta: float, unit: str = "party-record") -> float:
@@ -318,7 +318,7 @@ class _Prices:
         columns = _distinct(columns)
         exact = ~columns[~self.gaussian].any(axis=0)
         # squared μ are added kind by kind, always in this order
-        joint = float((columns[:, exact] * self.signal).sum(axis=0).max(initial=0.0)) * _UP
+        joint = float((columns[:, exact] * self.signal).sum(axis=0).max(initial=0.0)) * ROUNDED_UP
         by_curves = float(self.by_curves(columns[:, ~exact]).max(initial=0.0))
         return max(floor, _gaussian(joint, self.delta), by_curves)
 
@@ -329,7 +329,7 @@ class _Prices:
             together = np.zeros((part.shape[1], len(ORDERS)))
             for counts, curve in zip(part, self.curves, strict=True):
                 together += counts[:, None] * curve
-            together = np.where(together < _LARGE, together * _UP, inf)
+            together = np.where(together < _LARGE, together * ROUNDED_UP, inf)
             figures.append(converted(together, ORDERS, self.delta).min(axis=1))
         return np.concatenate(figures)
 
