@@ -14,16 +14,19 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Parties, Roll, Roster, Widths
 
 
-def _held(h: Tensor, party: int, present: Tensor | None) -> Tensor:
-    """An embedding with the rows that its party does not hold put to an exact zero."""
-    return h if present is None else torch.where(present[:, party, None], h, h.new_zeros(()))
+def _held(h: tuple[Tensor, ...], present: Tensor | None) -> tuple[Tensor, ...]:
+    """The embeddings, each with the rows that its party does not hold put to an exact zero."""
+    if present is None:
+        return h
+    return tuple(torch.where(present[:, m, None], x, x.new_zeros(())) for m, x in enumerate(h))
 
 
 def _stacked(h: tuple[Tensor, ...], counted: Parties, present: Tensor | None) -> Tensor:
     """(n, B, D): the counted parties' embeddings, in order of their numbers; one zero if no party counts."""
     if not counted:
         return torch.zeros_like(h[0]).unsqueeze(0)
-    return torch.stack([_held(h[m], m, present) for m in counted])
+    held = _held(h, present)
+    return torch.stack([held[m] for m in counted])
 
 
 def _there(present: Tensor, counted: Parties) -> Tensor:
@@ -71,7 +74,8 @@ class Concat(Aggregator):
 
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
         counted = roll.counted
-        return torch.cat([_held(x, m, present) if m in counted else torch.zeros_like(x) for m, x in enumerate(h)], 1)
+        held = enumerate(_held(h, present))
+        return torch.cat([x if m in counted else torch.zeros_like(x) for m, x in held], 1)
 
     def columns(self, widths: Widths, roll: Roll) -> Tensor:
         return (roll.included | roll.filled).repeat_interleave(torch.tensor(widths))
