@@ -121,7 +121,9 @@ class SeatedDataModule(BatchedDataModule, ABC):
         self.refuse_seats()
         if self._records:
             raise ConfigurationError("the records are set up already; call take_seat before setup")
-        self.seat, self.labels_at, self.copies = seat, labels_at, copies
+        self.seat = seat
+        self.labels_at = labels_at
+        self.copies = copies
         self._files = self._files_of(seat, party_names)
 
     def own_ids(self) -> "NDArray[np.generic]":

@@ -252,7 +252,8 @@ class PreparedTables:
         return together(named) if len(named) == len(names) else None
 
     def _read_labels(self, column: "pd.DataFrame", party: str) -> tuple[Tensor, tuple[int | str, ...]]:
-        data, classification = self._data, self._data.task == "classification"
+        data = self._data
+        classification = data.task == "classification"
         if data.targets:
             return torch.from_numpy(read_targets(column, party, classification)), ()
         trained = data.fitted.class_names if data.fitted is not None else ()
@@ -269,9 +270,10 @@ class PreparedTables:
         """Refuse a party's copy of the labels that differs from those of the label party."""
         if labels is None or copy is None or self._data.fitted is not None:
             return
-        own, of_holder = self._read_labels(copy, party), self._read_labels(labels, self._labelled)
+        numbers, classes = self._read_labels(copy, party)
+        true_numbers, true_classes = self._read_labels(labels, self._labelled)
         there = slice(None) if held is None else torch.from_numpy(held)
-        if own[1] != of_holder[1] or not torch.equal(own[0], of_holder[0][there]):
+        if classes != true_classes or not torch.equal(numbers, true_numbers[there]):
             raise ConfigurationError(f"the labels of party '{party}' are not those of '{self._labelled}'; correct one")
 
     @property

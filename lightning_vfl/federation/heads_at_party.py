@@ -98,7 +98,9 @@ class HeadsAtParty(AtParty):
         view = module.party_view(batch, turn.names, turn.called, (self.party,))
         with torch.no_grad():
             embedding = module.bottoms.one(self.party, batch.features[self.party])
-            key, roll, h = turn.key, turn.roll, (embedding,) * module.roster.parties
+            key = turn.key
+            roll = turn.roll
+            h: tuple[Tensor, ...] = (embedding,) * module.roster.parties
             if module.exchanges:
                 heard = self._hear(module, embedding, view, key)
                 if heard is None:

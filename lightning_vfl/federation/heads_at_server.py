@@ -45,7 +45,9 @@ class HeadsAtServer(AtServer):
 
     def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:
         """Relay what the parties send each other, and note who has learnt."""
-        at, rows, policy = at_of(module, names, 0), len(batch.record_ids), self.policy(module)
+        at = at_of(module, names, 0)
+        rows = len(batch.record_ids)
+        policy = self.policy(module)
         self.calls.begin(module, at, policy)
         everyone = Roll.everyone(self.hub.parties) if self.injected else None
         attendance = self.attendance(module, batch, names, everyone, policy)

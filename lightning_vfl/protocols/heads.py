@@ -27,8 +27,8 @@ class HeadsVFL(VFLModule):
 
     ``top`` is the list of the heads, made by the factory ``top`` from the width of one embedding or of the aggregate.
 
-    Not guaranteed: training with faults, with groups of parties and in several processes; all are refused. Records that
-        only some parties hold are trained and predicted.
+    Not guaranteed: training with faults, with groups of parties and by DDP; all are refused. Records that only some
+        parties hold are trained and predicted.
 
     Raises:
         ConfigurationError: for an aggregator that hides or changes uploads; before training, for the settings above.
