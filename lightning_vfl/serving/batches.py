@@ -13,7 +13,7 @@ from lightning_vfl.serving.server_half import Joined
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_OPEN = 8  # batches that are asked for at once
+_OPEN = 2  # batches that are asked for at once: more of them share two cores and make every one later
 
 
 class Full(Exception):
