@@ -4,6 +4,7 @@ import errno
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from time import sleep
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ from lightning_vfl.federation.identity import Identity
 
 SERVICE = "lightning_vfl.Federation"
 ABOUT = f"/{SERVICE}/About"  # what lightning-vfl doctor asks a server
+_SETTLED = 0.05  # seconds
 PIECE = 2**20  # bytes of a piece of a frame: gRPC holds several copies of what it receives
 
 _WORDS = (  # for what gRPC says when there is no connection; the first that fits
@@ -68,18 +70,36 @@ def server_credentials(identity: Identity, charter: Charter) -> Any:
 
     A pinned certificate is a trust root and could sign others: who calls is decided by ``Charter.holder``.
     """
-    return renewable_credentials(lambda: (identity, charter))
+    return grpc.ssl_server_credentials(*_shown(identity, charter), True)
 
 
 def renewable_credentials(current: Callable[[], tuple[Identity, Charter]]) -> Any:
     """As ``server_credentials``, of what is ``current`` when a party connects; open connections go on."""
+    shown = _shown(*current())
 
-    def configuration() -> Any:
-        identity, charter = current()
-        roots = b"".join(party.certificate.content for party in charter.parties)
-        return grpc.ssl_server_certificate_configuration([(identity.key, identity.certificate.content)], roots)
+    def changed() -> Any:
+        """What a new connection is shown; None: the same as the one before.
 
-    return grpc.dynamic_ssl_server_credentials(configuration(), configuration, True)
+        gRPC calls this for every connection, certificate or not, under a lock. If there is something new, gRPC frees
+        what it had, although a connection of another thread may have left the lock and not have taken it yet: a process
+        ends by SIGSEGV (https://github.com/grpc/grpc/issues/36693). So nothing is new without a change, and after one
+        those connections, which need microseconds, are waited for.
+        """
+        nonlocal shown
+        now = _shown(*current())
+        if now == shown:
+            return None
+        shown = now
+        sleep(_SETTLED)
+        return grpc.ssl_server_certificate_configuration(*now)
+
+    return grpc.dynamic_ssl_server_credentials(grpc.ssl_server_certificate_configuration(*shown), changed, True)
+
+
+def _shown(identity: Identity, charter: Charter) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """The key and the certificate of the server, and the certificates of the parties that it trusts."""
+    roots = b"".join(party.certificate.content for party in charter.parties)
+    return [(identity.key, identity.certificate.content)], roots
 
 
 def party_credentials(identity: Identity, charter: Charter) -> Any:
