@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from stat import S_ISSOCK
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -209,10 +210,13 @@ def close_idle(port: int, known: Collection[str], most: int) -> int:
         return 0
     for descriptor in descriptors:
         try:
-            copy = socket.socket(fileno=os.dup(descriptor))
-        except OSError:  # no socket, or closed since
+            number = os.dup(descriptor)
+        except OSError:  # closed since
             continue
-        with copy, suppress(OSError):
+        if not S_ISSOCK(os.fstat(number).st_mode):  # socket.socket would refuse it, and leave it open
+            os.close(number)
+            continue
+        with socket.socket(fileno=number) as copy, suppress(OSError):
             if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.getsockname()[1] != port:
                 continue
             host, own = copy.getpeername()[:2]

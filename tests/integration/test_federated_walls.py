@@ -75,7 +75,7 @@ def charter(tmp_path):
 
 
 @pytest.mark.processes
-@pytest.mark.slow  # hundreds of connections: the C core of gRPC once crashed here on a busy machine
+@pytest.mark.slow  # 4 s of waiting; tests/unit/federation/test_connections.py is the quick one
 def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
     key = load_pem_private_key(paths("bank", tmp_path)[0].read_bytes(), None)
     (tmp_path / "false.crt").write_bytes(issued(key, "telco", issuer="bank"))  # signed with bank's own key
