@@ -70,6 +70,7 @@ def study_file(study: str) -> Any:
     return yaml.load((STUDIES / f"{study}.yaml").read_text(encoding="utf-8"), LOADER)
 
 
+@cache
 def runs_of(study: str) -> dict[str, Path]:
     """The names of a study's runs, as its tables have them, and their folders below runs/."""
     recipes, overrides = study_file(study)["recipes"], study_file(study).get("overrides") or [""]

@@ -25,14 +25,7 @@ from torch import Tensor
 from lightning_vfl import AsyncVFL, SplitVFL
 from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
 from lightning_vfl.aggregators.parts import ServerSide
-from lightning_vfl.datamodules import (
-    BreastCancer,
-    ContiguousColumns,
-    Digits,
-    Groups,
-    Standardise,
-    VerticalDataModule,
-)
+from lightning_vfl.datamodules import BreastCancer, ContiguousColumns, Digits, Groups, Standardise, VerticalDataModule
 from lightning_vfl.networks import MLP, Linear, PolynomialNetwork
 from lightning_vfl.protocols.owner_keys import new_key
 from lightning_vfl.rounds.exchange import Sides

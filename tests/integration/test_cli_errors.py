@@ -46,11 +46,7 @@ def empty_folder(tmp_path, monkeypatch):
         further(
             ["--data.partitioner.parties", "40"], 1, "40 parties cannot share 8 rows of pixels; use 1 to 8 parties"
         ),
-        further(
-            ["--data.batch_size", "5000"],
-            1,
-            "batch_size must be a whole number from 1 to 1,257; got 5000",
-        ),
+        further(["--data.batch_size", "5000"], 1, "batch_size must be a whole number from 1 to 1,257; got 5000"),
         (["--model.top.outputs", "3"], 1, "the top MLP outputs (3,) numbers for each record, but 10 are needed"),
         further(
             ["--model.bottom", "ConvNet", "--data.partitioner", "ContiguousColumns"], 1, "choose an image partitioner"
@@ -168,18 +164,12 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
     ("arguments", "message"),
     [
         (["fitt"], "unknown command 'fitt'; did you mean fit?"),
-        (
-            [],
-            "no command is given; give one of fit, validate, test, predict, contribution, robustness, export",
-        ),
+        ([], "no command is given; give one of fit, validate, test, predict, contribution, robustness, export"),
         (["--confg", "data/digits", "fit"], "unknown option --confg; did you mean --config"),
         (["fit", "data/digits"], "unexpected argument data/digits"),
         (["fit", "--config", "data/digits"], "needs a value for fit.model"),
         (["fit"], "needs a value for fit.data and fit.model; set it in a recipe or as an option"),
-        (
-            ["audit", "--config", "data/digits", "--config", "protocol/mean"],
-            "audit needs --attacker; see audit --help",
-        ),
+        (["audit", "--config", "data/digits", "--config", "protocol/mean"], "audit needs --attacker; see audit --help"),
         (["keys"], "keys needs FOLDER and --parties; see keys --help"),
         (
             ["keys", "--config", "protocol/mean"],

@@ -57,10 +57,7 @@ def test_charges_and_checkpoints_stay():
     assert [path for path in left() if path.endswith(".ckpt")]
 
 
-LOGGERS = {
-    "wandb": ["WandbLogger", "--trainer.logger.offline", "true"],
-    "mlflow": ["MLFlowLogger"],
-}
+LOGGERS = {"wandb": ["WandbLogger", "--trainer.logger.offline", "true"], "mlflow": ["MLFlowLogger"]}
 
 
 @pytest.mark.slow

@@ -14,10 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 NAMES = ("party0", "party1")
 SHORT = ("--trainer.limit_val_batches", "1", "--trainer.num_sanity_val_steps", "0")
-RECIPES = {
-    "mean": ("--config", "protocol/mean"),
-    "masked": ("--config", "protocol/mean", *MASKED),
-}
+RECIPES = {"mean": ("--config", "protocol/mean"), "masked": ("--config", "protocol/mean", *MASKED)}
 STALE = (
     *("--config", "protocol/mean", "--model.missing", "Stale"),
     *("--model.waiting", "Deadline", "--model.waiting.seconds", "120"),  # longer than a death takes to be noticed

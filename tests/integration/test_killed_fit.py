@@ -13,10 +13,7 @@ import torch
 from tests.subjects import same
 
 RECIPES = ("data/digits", "faults/fedvs_stragglers")
-PROTOCOLS = {
-    "SplitVFL with stale embeddings": ("protocol/mean", "policy/stale"),
-    "AsyncVFL": ("protocol/vafl",),
-}
+PROTOCOLS = {"SplitVFL with stale embeddings": ("protocol/mean", "policy/stale"), "AsyncVFL": ("protocol/vafl",)}
 SAVER = {
     "dirpath": "kept",
     "every_n_train_steps": 7,

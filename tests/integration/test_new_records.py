@@ -55,8 +55,7 @@ def only(data, rows):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in SETS],
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in SETS]
 )
 def test_a_record_is_prepared_as_in_training_whatever_stands_beside_it(kind, tmp_path):
     trained = made(kind, tmp_path)
@@ -95,8 +94,7 @@ def predicted(module, rows, folder):
 
 
 @pytest.mark.parametrize(
-    "name",
-    few(FACTORIES, "Concat", "Mean", "Max", "MaskedSum, with recovery", "LagrangeShared", "LocalGaussian"),
+    "name", few(FACTORIES, "Concat", "Mean", "Max", "MaskedSum, with recovery", "LagrangeShared", "LocalGaussian")
 )
 def test_a_prediction_is_that_of_the_record_alone(name, tmp_path):
     """Bit for bit in a batch of the same size, and to 1e-6 in another; MaskedSum rounds at random to steps of 2^-24."""

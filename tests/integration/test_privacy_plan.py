@@ -79,12 +79,7 @@ EXACT = {
     "a part of an epoch": (synchronous, blobs, {"max_epochs": -1, "max_steps": 8}, list),
     "epochs before steps": (synchronous, blobs, {"max_epochs": 2, "max_steps": 100}, list),
     "the same few batches": (synchronous, blobs, {"max_epochs": 4, "limit_train_batches": 2}, list),
-    "half of the batches": (
-        synchronous,
-        blobs,
-        {"max_epochs": -1, "max_steps": 11, "limit_train_batches": 0.5},
-        list,
-    ),
+    "half of the batches": (synchronous, blobs, {"max_epochs": -1, "max_steps": 11, "limit_train_batches": 0.5}, list),
     "no epoch": (synchronous, blobs, {"max_epochs": 0}, list),
     "noise of each party": (partial(synchronous, LocalGaussian()), blobs, {"max_epochs": 2}, list),
     "cascade": (cascade, blobs, {"max_epochs": 2}, list),

@@ -60,11 +60,7 @@ TEN_ROUNDS = ["--config", "data/digits", "--data.batch_size", "128"]
 TABLES = {
     "CSVTables": (
         lambda folder: write_titanic(folder, 120),
-        {
-            "tables": {"ferry": "ferry.csv", "bank": "bank.csv"},
-            "label_party": "ferry",
-            "label_column": "Survived",
-        },
+        {"tables": {"ferry": "ferry.csv", "bank": "bank.csv"}, "label_party": "ferry", "label_column": "Survived"},
     ),
     "ParquetTables": (
         lambda folder: miniature.write_parquet(folder, 120, 50),

@@ -53,11 +53,7 @@ def test_the_tree_passes_as_it_is(tree, tool):
             "from lightning_vfl.datamodules import Digits",
             "lightning_vfl.aggregators.plain -> lightning_vfl.datamodules (l.",
         ),
-        (
-            "lightning_vfl/unheard_of.py",
-            "from lightning_vfl.datamodules import Digits",
-            "lightning_vfl.unheard_of",
-        ),
+        ("lightning_vfl/unheard_of.py", "from lightning_vfl.datamodules import Digits", "lightning_vfl.unheard_of"),
         (
             "callbacks/progress.py",
             "from ..datamodules import Digits",

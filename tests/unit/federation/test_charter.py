@@ -201,10 +201,7 @@ def test_a_mistake_is_one_line_with_file_and_key(made, key, value, line):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (
-            "",
-            "keys federation, server, parties, alignment, patience, normalise, weights, limits; got None",
-        ),
+        ("", "keys federation, server, parties, alignment, patience, normalise, weights, limits; got None"),
         ("- a", "the file must have the keys"),
         ("a: [", "correct the YAML"),
         ("federation: a\nfederation: b", "a key is given twice"),

@@ -167,8 +167,7 @@ def test_a_second_process_of_a_party_is_noticed(hub):
 
 
 @pytest.mark.parametrize(
-    ("listed", "tensors"),
-    [("12", 2), ([1, 1], 2), ([1, 2, 3], 2), ([True], 1), ([1.0], 1), ({"1": 0}, 1), ([2], 0)],
+    ("listed", "tensors"), [("12", 2), ([1, 1], 2), ([1, 2, 3], 2), ([True], 1), ([1.0], 1), ({"1": 0}, 1), ([2], 0)]
 )
 def test_a_list_of_sealed_pieces_that_is_none_is_told_apart(listed, tensors):
     def request(header, pieces):
