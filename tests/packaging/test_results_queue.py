@@ -53,16 +53,16 @@ def queue_that_counts(counted, pause, number):
 
 def test_a_command_stands_still_while_the_file_exists_and_then_goes_on(tmp_path):
     counted, pause = tmp_path / "counted", tmp_path / "pause"
-    with queue_that_counts(counted, pause, 150) as queue:
+    with queue_that_counts(counted, pause, 100) as queue:
         waited_for(lambda: length(counted) > 5)
         pause.touch()
-        time.sleep(0.3)
+        time.sleep(0.2)
         before = length(counted)
-        time.sleep(0.3)
-        assert length(counted) == before < 150
+        time.sleep(0.2)
+        assert length(counted) == before < 100
         pause.unlink()
         assert queue.wait(20) == 0
-    assert length(counted) == 150
+    assert length(counted) == 100
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -92,13 +92,13 @@ def test_a_study_has_one_thread_and_the_lowest_priority_and_its_time_is_kept(tmp
     fake.chmod(0o755)
     driver = (
         f"import sys; sys.path.append({str(RESULTS)!r}); import run_queue; sys.executable = {str(fake)!r}; "
-        f"sys.exit(run_queue.main([{str(tmp_path / 'out')!r}, 'fedvs_digits']))"
+        f"run_queue.LOOK_AGAIN = 0.02; words = [{str(tmp_path / 'out')!r}, 'fedvs_digits']; "
+        "sys.exit(run_queue.main(words) or run_queue.main(words))"
     )
-    for starts in (1, 2):
-        subprocess.run([sys.executable, "-c", driver], check=True, capture_output=True)
-        seconds = (tmp_path / "out" / "fedvs_digits" / run_queue.CPU_FILE).read_text().split()
-        assert len(seconds) == starts
-        assert min(map(float, seconds)) > 0
+    subprocess.run([sys.executable, "-c", driver], check=True, capture_output=True)
+    seconds = (tmp_path / "out" / "fedvs_digits" / run_queue.CPU_FILE).read_text().split()
+    assert len(seconds) == 2  # one line a start
+    assert min(map(float, seconds)) > 0
     threads, niceness, *arguments = (tmp_path / "out" / "fedvs_digits" / "seen").read_text().split()
     assert (threads, niceness) == ("1", "19")
     assert arguments[:4] == ["-m", "lightning_vfl", "study", "studies/fedvs_digits"]
