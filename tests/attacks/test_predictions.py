@@ -79,17 +79,16 @@ def test_what_is_released_is_charged_and_never_past_the_budget(tmp_path_factory,
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("aggregator", "target"),
-    [(lambda: noise(1.0)[0], 2.0), (lambda: PoissonBinomial(levels=4, beta=0.1), 7.0)],
+    ("aggregator", "target"), [(lambda: noise(1.0)[0], 2.0), (lambda: PoissonBinomial(levels=4, beta=0.1), 7.0)]
 )
 def test_a_seat_that_its_budget_has_stopped_stays_stopped(tmp_path, aggregator, target):
     seat, seen = tmp_path / "bank.privacy.jsonl", Counter()
-    for _ in range(6):
+    for _ in range(3):
         module, _ = run(tmp_path, seat, "fit", None, seen, aggregator(), target=target)
         run(tmp_path, seat, "predict", None, seen, aggregator(), target=target)
     stopped = Counter(seen)
     assert 0 < module.privacy.epsilon() <= target
-    for _ in range(10):
+    for _ in range(2):
         run(tmp_path, seat, "fit", None, seen, aggregator(), target=target)
         _, error = run(tmp_path, seat, "predict", None, seen, aggregator(), target=target)
         assert "has no room for the predict of 18 records" in str(error)
