@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings(
 )  # the saver is left out on purpose
 
 EPOCHS, STEPS = 3, 6  # 54 training records in batches of 10
-KILLS = (1, 5, 6, 7, 9, 17)  # about the first and last steps of an epoch, and within
+KILLS = (1, further(5), 6, 7, further(9), 17)  # about the first and last steps of an epoch, and within
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 RATE = partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.5)
 
@@ -94,7 +94,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize("step", KILLS)
-def test_a_run_killed_after_any_step_resumes_to_the_same_bits(whole, tmp_path, step):
+def test_a_run_killed_after_any_step_resumes_to_the_same_bits(whole, tmp_path, told, step):
     folder, expected = whole
     resumed = everything(*fit(tmp_path, ckpt_path=folder / f"step={step}.ckpt"))
     differ = {k for k in expected if not same(expected[k], resumed[k])}
@@ -103,6 +103,7 @@ def test_a_run_killed_after_any_step_resumes_to_the_same_bits(whole, tmp_path, s
         assert differ == {"curve", "rounds"}
     else:
         assert differ == set()
+    assert not [line for line in told if "keeps seed" in line]  # it is the seed of the checkpoint
 
 
 @pytest.mark.parametrize(
@@ -110,8 +111,11 @@ def test_a_run_killed_after_any_step_resumes_to_the_same_bits(whole, tmp_path, s
     [(unreliable, STEPS, (4, 15)), (asynchronous, 15, (7, 29))],
     ids=["SplitVFL", "AsyncVFL"],
 )
-def test_a_run_under_faults_resumes_to_the_same_bits(tmp_path, make, steps, kills):
-    """Virtual time, bytes, the table of latest embeddings, the queue of events and the faults themselves go on."""
+def test_a_run_under_faults_resumes_to_the_same_bits(tmp_path, told, make, steps, kills):
+    """Virtual time, bytes, the table of latest embeddings, the queue of events and the faults themselves go on.
+
+    Another seed has no effect on a resumed fit, and that is told.
+    """
     first = tmp_path / "first"
     first.mkdir()
     expected = everything(*fit(first, make=make, faults=injectors(), max_epochs=2 if steps > STEPS else EPOCHS))
@@ -120,8 +124,15 @@ def test_a_run_under_faults_resumes_to_the_same_bits(tmp_path, make, steps, kill
     for step in kills:
         epochs = 2 if steps > STEPS else EPOCHS
         path = first / f"step={step}.ckpt"
-        resumed = everything(*fit(tmp_path, path, make=make, faults=injectors(), max_epochs=epochs))
+        again = partial(make, seed=5) if step == 15 else make
+        told.clear()
+        resumed = everything(*fit(tmp_path, path, make=again, faults=injectors(), max_epochs=epochs))
         assert {k for k in expected if not same(expected[k], resumed[k])} == set()
+        lines = [line for line in told if "keeps seed" in line]
+        assert len(lines) == (step == 15)
+        assert step != 15 or lines[0].startswith(
+            "the resumed fit keeps seed 0 of the checkpoint, and seed 5 has no effect"
+        )
 
 
 class Saving(Callback):
@@ -152,8 +163,8 @@ BEFORE = "on_train_batch_start"
     ("make", "hook", "step"),
     [further(module, BEFORE, 8), (module, BEFORE, 6), (asynchronous, BEFORE, 7), (module, "on_train_batch_end", 8)],
 )
-def test_an_interruption_between_a_batch_and_its_step_loses_nothing(tmp_path, make, hook, step):
-    expected = everything(*fit(tmp_path, make=make))
+def test_an_interruption_between_a_batch_and_its_step_loses_nothing(whole, tmp_path, make, hook, step):
+    expected = whole[1] if make is module else everything(*fit(tmp_path, make=make))
     saver = Saving(tmp_path / "interrupted.ckpt")
     with pytest.raises(RuntimeError, match="interrupted"):
         fit(tmp_path, make=make, callbacks=[Curve(), saver, Interrupt(hook, step)])
@@ -229,31 +240,12 @@ def test_a_resumed_log_continues(tmp_path, whole):
     assert "val/accuracy" in text
 
 
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_queues_go_on_from_the_end_of_an_epoch(tmp_path, epoch):
+def test_queues_go_on_from_the_end_of_an_epoch(tmp_path):
     """The checkpoint that a fit writes by default is of the end of an epoch, after the validation."""
     first = tmp_path / "first"
     saver = ModelCheckpoint(dirpath=first, filename="{epoch}", save_top_k=-1)
     one = fit(first, make=asynchronous, faults=injectors(), callbacks=[*injectors(), saver])[0]
-    path, faults = first / f"epoch={epoch}.ckpt", injectors()
-    again = fit(tmp_path, path, make=asynchronous, callbacks=faults)[0]
-    assert one.standing() == again.standing()
-    assert same(one.state_dict(), again.state_dict())
-
-
-def test_another_seed_has_no_effect_on_a_resumed_fit_and_is_told(tmp_path, told):
-    first = tmp_path / "first"
-    first.mkdir()
-    expected = everything(*fit(first, make=unreliable, faults=injectors()))
-    told.clear()
-    make = partial(unreliable, seed=5)
-    resumed = everything(*fit(tmp_path, first / "step=8.ckpt", make=make, faults=injectors()))
-    assert {k for k in expected if not same(expected[k], resumed[k])} == set()
-    (line,) = [line for line in told if "keeps seed" in line]
-    assert line.startswith("the resumed fit keeps seed 0 of the checkpoint, and seed 5 has no effect")
-
-
-def test_the_seed_of_the_checkpoint_is_not_told(whole, tmp_path, told):
-    folder, _ = whole
-    fit(tmp_path, ckpt_path=folder / "step=7.ckpt")
-    assert not [line for line in told if "keeps seed" in line]
+    for epoch in (0, 1):
+        again = fit(tmp_path, first / f"epoch={epoch}.ckpt", make=asynchronous, callbacks=injectors())[0]
+        assert one.standing() == again.standing()
+        assert same(one.state_dict(), again.state_dict())
