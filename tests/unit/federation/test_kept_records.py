@@ -108,11 +108,17 @@ def whole(tables: dict[str, str], holder: str) -> CSVTables:
 CASES = [("labels", None), ("bank", None), ("bank", 0)]  # the holder's table, and the party that has the labels
 
 
-@pytest.mark.parametrize("texts", [False, True], ids=["numbers", "texts"])
-@pytest.mark.parametrize(("holder", "active"), CASES)
-def test_every_process_has_its_part_of_the_simulated_records(tmp_path, texts, holder, active):
-    tables = write(tmp_path, texts, holder)
-    one, many = whole(tables, holder), Processes(tables, holder, active)
+@pytest.fixture(scope="module", params=[(texts, *case) for texts in (False, True) for case in CASES], ids=str)
+def aligned(request, tmp_path_factory):
+    """Tables, the holder of the labels, and processes that have been aligned."""
+    texts, holder, active = request.param
+    tables = write(tmp_path_factory.mktemp("tables"), texts, holder)
+    return tables, holder, Processes(tables, holder, active)
+
+
+def test_every_process_has_its_part_of_the_simulated_records(aligned):
+    tables, holder, many = aligned
+    one = whole(tables, holder)
     many.set_up("fit", "test", "predict")
     for split in SPLITS:
         there = one.records(split)
@@ -133,11 +139,8 @@ def test_every_process_has_its_part_of_the_simulated_records(tmp_path, texts, ho
     assert many.data[1].fitted.trained.among(one.records("train").ids).sum() == one.records("train").present[:, 1].sum()
 
 
-@pytest.mark.parametrize("texts", [False, True], ids=["numbers", "texts"])
-@pytest.mark.parametrize(("holder", "active"), CASES)
-def test_no_party_is_told_an_id_that_it_does_not_have(tmp_path, texts, holder, active):
-    tables = write(tmp_path, texts, holder)
-    many = Processes(tables, holder, active)
+def test_no_party_is_told_an_id_that_it_does_not_have(aligned):
+    tables, _, many = aligned
     everybody = {str(one) for path in tables.values() for one in pd.read_csv(path)["id"]}
     for party, desk in enumerate(many.desks):
         own = set(pd.read_csv(tables[NAMES[party]])["id"].astype(str))
