@@ -26,13 +26,7 @@ from lightning_vfl.datamodules import (
     LimitedOverlap,
     MissingAtRandom,
 )
-from lightning_vfl.downlinks import (
-    GaussianGradients,
-    LaplaceLabels,
-    Marvell,
-    MaxNorm,
-    RandomizedResponse,
-)
+from lightning_vfl.downlinks import GaussianGradients, LaplaceLabels, Marvell, MaxNorm, RandomizedResponse
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import BarlowTwins
 from lightning_vfl.missing import LastMessage, PadAfterNorm, Stale
@@ -80,11 +74,7 @@ QUICK: dict[str, tuple[Any, Any, Any]] = {  # name: what makes the module, the d
     ),
 }
 FURTHER: dict[str, tuple[Any, Any, Any]] = {
-    "updates of groups": (
-        partial(split, seeded(), **groups),
-        in_groups,
-        (),
-    ),
+    "updates of groups": (partial(split, seeded(), **groups), in_groups, ()),
     "Marvell, audited": (
         partial(split, downlink=Marvell(draws="seeded")),
         YesNo,
@@ -98,11 +88,7 @@ FURTHER: dict[str, tuple[Any, Any, Any]] = {
     "subsets by round": (partial(split, subsets=DropParties(0.5, by="round")), Blobs, ()),
     "task sampling": (partial(split, subsets=TaskSampling()), Blobs, ()),
     "task sampling, all": (partial(split, subsets=TaskSampling(each_size="all")), Blobs, ()),
-    "GaussianGradients": (
-        partial(split, downlink=GaussianGradients(clip=0.1, sigma=0.5, draws="seeded")),
-        Blobs,
-        (),
-    ),
+    "GaussianGradients": (partial(split, downlink=GaussianGradients(clip=0.1, sigma=0.5, draws="seeded")), Blobs, ()),
     "RandomizedResponse": (partial(split, downlink=RandomizedResponse(epsilon=1.0, draws="seeded")), Blobs, ()),
     "LaplaceLabels": (partial(split, downlink=LaplaceLabels(epsilon=1.0, draws="seeded")), Blobs, ()),
     "MaxNorm": (partial(split, downlink=MaxNorm(draws="seeded")), YesNo, ()),
@@ -135,18 +121,15 @@ FURTHER: dict[str, tuple[Any, Any, Any]] = {
     "LocalVFL": (partial(LocalVFL, **small), Blobs, ()),
     "EnsembleVFL": (partial(EnsembleVFL, **small), Blobs, ()),
     "ConvNet": (partial(SplitVFL, Mean(), ConvNet, **small), partial(Digits, Grid(2, 2)), ()),
-    "ResNet18": (
-        partial(SplitVFL, Mean(), partial(ResNet18, norm="group"), **small),
-        partial(Digits, Grid(2, 2)),
-        (),
-    ),
+    "ResNet18": (partial(SplitVFL, Mean(), partial(ResNet18, norm="group"), **small), partial(Digits, Grid(2, 2)), ()),
 }
 
 
 def everything(folder, make, data, callbacks, elsewhere):
     """Weights, test metrics and predictions of a training that was resumed after its first epoch."""
     where = {"strategy": strategy(), "accelerator": "auto"} if elsewhere else {}
-    where |= {"inference_mode": False, "limit_train_batches": 3, "limit_val_batches": 2, "limit_predict_batches": 2}
+    where |= {"inference_mode": False, "limit_train_batches": 2, "limit_val_batches": 1, "limit_predict_batches": 1}
+    where["limit_test_batches"] = 1
     records = data(batch_size=6) if data in (Blobs, YesNo, Values) else data()
     with another_device() if elsewhere else nullcontext():
         modules = []

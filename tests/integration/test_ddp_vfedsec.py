@@ -31,7 +31,7 @@ CASES = {
     "seeded recovery": {**PLAIN, "insecure_seeded_secrets": True, "recovery": {}},
 }  # fmt: skip
 # their parts are tested by the other cases one at a time
-SLOW = {"equivalent", "uneven rows", "seeded groups", "seeded recovery"}
+SLOW = {"sum", "equivalent", "uneven rows", "seeded groups", "seeded recovery"}
 QUICK_AND_SLOW = in_quick_and_slow(CASES, SLOW)
 
 

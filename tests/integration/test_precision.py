@@ -25,7 +25,7 @@ from tests.subjects import Blobs, split, trainer
 )
 def test_precisions_learn(tmp_path, precision, aggregator):
     module = split(aggregator())
-    t = trainer(tmp_path, precision=precision, max_epochs=8)
+    t = trainer(tmp_path, precision=precision, max_epochs=4)
     t.fit(module, datamodule=Blobs(batch_size=10))
     expected = {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
     assert next(module.parameters()).dtype == expected
