@@ -22,6 +22,8 @@ _QUIET = {
     "summary.enabled": False,
 }
 
+MACHINE = "machine/"  # begins the metrics that differ from machine to machine
+
 
 @dataclass(frozen=True)
 class Run:
@@ -33,6 +35,7 @@ class Run:
         seed: of ``seed_everything``.
         arguments: of the command line.
         test: whether the last weights are evaluated on the test records.
+        machine: whether the study names a metric of the machine.
         folder: where its result, its log and its failure are written.
         fingerprint: hash of recipes, settings and version; only a result with the same fingerprint is used again.
     """
@@ -42,6 +45,7 @@ class Run:
     seed: int
     arguments: tuple[str, ...]
     test: bool
+    machine: bool
     folder: Path
     fingerprint: str
 
@@ -101,6 +105,7 @@ def grid(study: Study, out: Path) -> Iterator[Run]:
                 seed,
                 ("fit", *(f"--config={path}" for path in found), *options),
                 study.test,
+                any(name.startswith(MACHINE) for name in study.metrics),
                 out / "runs" / recipe / override / f"seed-{seed}",
                 _fingerprint(found, options, study.test),
             )

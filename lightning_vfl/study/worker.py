@@ -5,9 +5,11 @@ import json
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from math import nan
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -15,11 +17,13 @@ import torch
 from lightning.pytorch import Callback
 
 from lightning_vfl.callbacks import RunHistory
-from lightning_vfl.study.grid import Run
+from lightning_vfl.study.grid import MACHINE, Run
 from lightning_vfl.study.table import write_result
 
 CommandLine = Callable[[Sequence[str], Sequence[Callback]], Any]
 """``lightning_vfl.commands.program.run_or_exit``, as an argument: the commands import this package, not the reverse."""
+
+PROCESS = Path("/proc/self")  # on Linux
 
 Outcome = Literal["finished", "failed"]
 
@@ -36,13 +40,20 @@ def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcom
     (run.folder / "config.yaml").unlink(missing_ok=True)  # of an earlier try; the folder is this run's own
     torch.set_num_threads(threads)
     outcome: Outcome = "finished"
+    if run.machine:
+        _forget_peak()
+    began = time.process_time()
     with _logged(run.log) as log:
         try:
             history = RunHistory()
             done = command_line([*run.arguments, f"--trainer.default_root_dir={run.folder}"], [history])
             if run.test:
                 done.trainer.test(done.model, datamodule=done.datamodule, verbose=False)
-            write_result(history.rows(), run)
+            rows = history.rows()
+            if run.machine and rows:
+                used = {"cpu_seconds": time.process_time() - began, "peak_bytes": _peak_bytes()}
+                rows += [{**rows[-1], "metric": MACHINE + name, "value": value} for name, value in used.items()]
+            write_result(rows, run)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None  # the trainer raises SystemExit on Ctrl-C
@@ -52,6 +63,18 @@ def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcom
             outcome = "failed"
     run.under_way.unlink(missing_ok=True)
     return run, outcome
+
+
+def _forget_peak() -> None:
+    """Let the peak of this process's memory begin anew, where the system can: a process makes many runs."""
+    if PROCESS.is_dir():
+        (PROCESS / "clear_refs").write_text("5", encoding="ascii")  # proc_pid_clear_refs(5): resets VmHWM
+
+
+def _peak_bytes() -> float:
+    """The most memory that this process has held since then; NaN where the system does not say."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", (PROCESS / "status").read_text("utf-8")) if PROCESS.is_dir() else None
+    return 1024.0 * int(found[1]) if found else nan
 
 
 def record_failure(run: Run, reason: str) -> None:

@@ -1,11 +1,25 @@
-"""Callbacks that end their process in the middle of a run, named by recipes of the tests."""
+"""Callbacks that end their process in the middle of a run or take its memory, named by recipes of the tests."""
 
 import os
 import signal
 import sys
 from pathlib import Path
 
+import torch
 from lightning.pytorch import Callback
+
+
+class Takes(Callback):
+    """Holds memory during a fit."""
+
+    def __init__(self, megabytes: int) -> None:
+        self.megabytes = megabytes
+
+    def on_fit_start(self, trainer, pl_module):
+        self.held = torch.ones(self.megabytes, 250_000)
+
+    def on_fit_end(self, trainer, pl_module):
+        del self.held
 
 
 class Leaves(Callback):

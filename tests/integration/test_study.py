@@ -125,6 +125,24 @@ def test_the_table_is_tidy_and_everything_is_told(whole):
     }
 
 
+def test_what_a_run_takes_of_the_machine_is_measured_where_the_study_names_it(no_figures):
+    """One process makes both runs. The first holds 600 MB, of which nothing counts for the second."""
+    large = {"trainer.callbacks": {"class_path": f"{CULPRITS}.Takes", "init_args": {"megabytes": 600}}}
+    text = "recipes: {Mean: [data/digits, protocol/mean]}\ncommon: [trainer/cpu]\nseeds: [0]\n"
+    text += f"overrides: {json.dumps({'large': large, 'small': {}})}\nsettings: {{trainer.max_epochs: 1}}\n"
+    began = time.monotonic()
+    assert study(f"{text}metrics: [test/accuracy, machine/cpu_seconds, machine/peak_bytes]\n", "--jobs", "1") == 0
+    took = time.monotonic() - began
+    table = pd.read_parquet("out/table.parquet").set_index(["override", "metric"])["value"].unstack()
+    assert (table["machine/cpu_seconds"] > 0.1).all()
+    assert table["machine/cpu_seconds"].sum() < took * (os.cpu_count() or 1)
+    assert table["machine/peak_bytes"]["large"] > table["machine/peak_bytes"]["small"] + 5e8
+    assert table["machine/peak_bytes"]["small"] > 1e8
+    shutil.rmtree("out")
+    assert study(text, "--jobs", "1") == 0
+    assert not pd.read_parquet("out/table.parquet")["metric"].str.startswith("machine/").any()
+
+
 def test_finished_runs_are_not_repeated_and_plot_needs_only_the_folder(whole, capfd, no_figures, monkeypatch):
     written = {path: path.stat().st_mtime_ns for path in whole.glob("runs/**/result.parquet")}
     assert len(written) == 4
