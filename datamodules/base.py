@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
@@ -31,7 +32,6 @@ from .records.scaling import fit_scaling, party_states
 from .seated import SeatedDataModule
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -99,6 +99,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
         self._parts: tuple[Part, ...] | None = None
         self._of_model = False  # whether ``fitted`` comes from a trained model
         self.faults: tuple[DataFault, ...] = ()
+        self._unused: Records | None = None  # training records that the partitioner leaves out
         self._faulty: dict[SplitName, tuple[Records, Records]] = {}  # the records of a split, without and with faults
 
     def __str__(self) -> str:
@@ -139,6 +140,7 @@ class VerticalDataModule(SeatedDataModule, ABC):
     def forget(self) -> None:
         """Drop the loaded records and what depends on ``fitted``; a data set with a cache of its own extends this."""
         self._parts = None
+        self._unused = None
         self._clear()
 
     @property
@@ -197,6 +199,17 @@ class VerticalDataModule(SeatedDataModule, ABC):
             kept = records, faulty(records, split, faults, self.fitted)
             self._faulty[split] = kept
         return kept[1]
+
+    def extra_of(self, party: int) -> Tensor | None:
+        """(n, *S_m) records that this party has beside those of the training, prepared and scaled; None: it has none.
+
+        They are those that the partitioner leaves out, because other parties do not hold them.
+        """
+        if self._unused is None:
+            return None
+        present = self._unused.present
+        held = torch.arange(len(self._unused)) if present is None else present[:, party].nonzero().flatten()
+        return self._unused.features_of(party, held)
 
     def add_fault(self, fault: DataFault) -> None:
         """Let ``records`` change a party's features by this fault, until it is removed; the seed is that of the data.
@@ -452,9 +465,13 @@ class VerticalDataModule(SeatedDataModule, ABC):
     def _keep(self, name: SplitName, records: Records) -> None:
         """Store the records of the split, without those that the partitioner leaves out."""
         kept = self.partitioner.kept(name, len(records))
-        records = records if kept is None else records.only(kept)
-        used = None if records.present is None else self.partitioner.only_held(name, records.present.numpy())
-        self._records[name] = self._of_seat(records if used is None else records.only(used))
+        some = records if kept is None else records.only(kept)
+        used = None if some.present is None else self.partitioner.only_held(name, some.present.numpy())
+        self._records[name] = self._of_seat(some if used is None else some.only(used))
+        if name == "train" and len(self._records[name]) < len(records):
+            places = np.arange(len(records)) if kept is None else kept
+            others = np.setdiff1d(np.arange(len(records)), places if used is None else places[used])
+            self._unused = self._of_seat(records.only(others))
         if name == "test" and not self.ids_are_places and self._of_model:
             self._warn_of_trained(self._records[name].known)
 

@@ -9,9 +9,11 @@ from weakref import proxy
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.protocols.callback_checks import callbacks_of
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Seat
@@ -22,6 +24,7 @@ from ..partitioners.partition import Partitioner, Views
 from ..record_splits import RecordSplit
 from ..records.checks import check_labels
 from ..records.column_encoder import Unseen
+from ..records.extra_records import not_joined, prepared
 from ..records.frames import files_of_frames
 from ..records.grouped_tables import check_names
 from ..records.joined_tables import TableReader, paths_of, refuse_other_tables
@@ -29,12 +32,12 @@ from ..records.layout import Layout
 from ..records.modal_columns import modal_settings
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
 from ..records.number_files import refuse_stored
-from ..records.party_tables import by_party, csv_forms
+from ..records.party_tables import by_party, csv_forms, listed
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
 from ..records.weight_of_evidence import PUBLIC
 from ..split import check_shares
-from .prepared_tables import PreparedTables
+from .prepared_tables import PreparedTables, text_columns
 from .seated_tables import SeatedTables
 
 if TYPE_CHECKING:
@@ -100,6 +103,9 @@ class CSVTables(VerticalDataModule):
         texts: party -> the column of its table that is text, or a mapping of ``column``, ``words`` (10000, the most
             frequent of the training records), ``length`` (64 words) and ``vocabulary`` (a file with a word a line).
             Its features are then the numbers of the words (length,); 0 is padding, 1 an unknown word.
+        extra: party -> a file or frame of records that the other parties do not have, with the columns of its table; or
+            the party's own table again, for its records that are not joined. They need no label, and ``Pretraining``
+            alone uses them.
         loader: further settings of ``VerticalDataModule``. Without a ``partitioner`` each table is a party; with one
             the joined columns are divided anew (with ``inner`` only, and without ``groups``).
 
@@ -161,6 +167,7 @@ class CSVTables(VerticalDataModule):
         work_dir: str | Path | None = None,
         pictures: dict[str, Any] | None = None,
         texts: dict[str, Any] | None = None,
+        extra: dict[str, Any] | None = None,
         **loader: Any,
     ) -> None:
         if unseen not in list(Unseen):
@@ -214,6 +221,10 @@ class CSVTables(VerticalDataModule):
         # pictures lie beside the table that names them; those of a frame in data_dir
         beside = {party: Path(data_dir or ".") for party, table in tables.items() if table is not files[party]}
         self.folders = {party: path.parent for party, path in self.tables.items()} | beside
+        again = {party: files[party] if table is tables.get(party) else table for party, table in (extra or {}).items()}
+        self._check_extra(again)
+        more, self._extra_frames = files_of_frames(again, self.id_columns, work_dir)
+        self.extra = paths_of(more, data_dir)
         self.task = task
         self.overlap = overlap
         self.categorical = tuple(categorical)
@@ -352,7 +363,49 @@ class CSVTables(VerticalDataModule):
                 about = (self.party_shapes, split.labels, split.ids, present, holders, split.weights)
                 self._keep(name, features.store.records(self._prepared.rows_of(name), *about))
 
+    @toolkit_hook
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        if stage != "fit" or not self.extra or self.trainer is None:
+            return
+        if not any(getattr(callback, "uses_extra", False) for callback in callbacks_of(self.trainer)):
+            rank_zero_warn(
+                f"extra records of party '{next(iter(self.extra))}' are given and not used; add the callback "
+                "Pretraining, or leave extra out"
+            )
+
+    def extra_of(self, party: int) -> Tensor | None:
+        name = self.party_names[party]
+        if name not in self.extra or self.fitted is None:
+            return super().extra_of(party)
+        tables = self._prepared if self._files is None else self._files.prepared
+        reader = TableReader({name: self.extra[name]}, self.id_columns, self.forms, self.work_dir)
+        own = self.extra[name] == self.tables[name]
+        read = reader.take(text_columns(self, [name]))[name]
+        total = len(read)
+        table = not_joined(read, tables.joined.ids, name, own)
+        folder = self.folders[name] if own else self.extra[name].parent
+        encoders = tables.encoders[name]
+        columns = listed(encoder.column for encoder in encoders if encoder.names)
+        self.say(
+            f"{len(table)} extra records of party '{name}'"
+            + (f", {total - len(table)} joined ones are left out" if own else "")
+            + f"; prepared as its training records: {columns}"
+        )
+        return prepared(table, encoders, self.fitted.parties[party], folder, (party, name))
+
     # ---- inside
+
+    def _check_extra(self, extra: Mapping[str, Any]) -> None:
+        """Accept extra records of parties that have a table of their own."""
+        if unknown := [party for party in extra if party not in self.id_columns]:
+            raise ConfigurationError(
+                f"extra names party '{unknown[0]}', which has no table; {nearest(unknown[0], self.id_columns)}"
+            )
+        if extra and (self.groups or not isinstance(self.partitioner, Views)):
+            raise ConfigurationError(
+                "extra records need tables that are parties of their own; leave partitioner and groups out"
+            )
 
     def _check_counted(self, label_party: str, label_column: str | list[str], task: str) -> None:
         """Accept steps that need counts of the labels, if these are classes and may be counted for the parties."""

@@ -138,7 +138,7 @@ class SeatedTables(SeatedFiles):
     def own_shape(self) -> tuple[int, ...]:
         if self._seat.party is None:
             raise ConfigurationError("the server has no features, so it has no shape; ask the parties")
-        (shape,) = self._prepared.layout.view_shapes or (self._prepared.layout.shape,)
+        (shape,) = self.prepared.layout.view_shapes or (self.prepared.layout.shape,)
         return shape
 
     def told_shapes(
@@ -172,14 +172,14 @@ class SeatedTables(SeatedFiles):
     @property
     def labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
         """(N,) the labels of all common records, and the classes; no labels if they are in another process."""
-        return self._prepared.labels if self._has_labels else (torch.empty(0), self._all_shapes.classes)
+        return self.prepared.labels if self._has_labels else (torch.empty(0), self._all_shapes.classes)
 
     @property
     def labels_digest(self) -> str:
         """SHA-256 of the labels of the divided records, in their order, and of the classes."""
         digest = sha256()
         for name in ("train", "val", "test"):
-            rows = self._prepared.rows[name]
+            rows = self.prepared.rows[name]
             if len(rows):
                 labels, classes = self.labels
                 digest.update(f"{name} {classes}".encode() + labels[rows].numpy().tobytes())
@@ -188,17 +188,28 @@ class SeatedTables(SeatedFiles):
     @property
     def encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
         """The party's name -> the encoders of its columns; empty at the server."""
-        return {} if self._name is None else {self._name: self._prepared.encoders[self._name]}
+        return {} if self._name is None else {self._name: self.prepared.encoders[self._name]}
 
     # ---- records
 
     @property
+    def prepared(self) -> PreparedTables:
+        """The table, aligned.
+
+        Raises:
+            ConfigurationError: before the common records are known.
+        """
+        if self._aligned is None:
+            raise ConfigurationError(f"{self._who} does not know the common records yet; call align before setup")
+        return self._aligned
+
+    @property
     def left_out(self) -> "Mapping[str, NDArray[np.generic]]":
         """The party's name -> the ids of its records that other parties lack; empty at the server."""
-        return {} if self._name is None else self._prepared.left_out
+        return {} if self._name is None else self.prepared.left_out
 
     def prepare(self, missing: Sequence[SplitName]) -> Mapping[SplitName, SeatedRecords]:
-        data, tables, shapes = self._data, self._prepared, self._all_shapes.parties
+        data, tables, shapes = self._data, self.prepared, self._all_shapes.parties
         if data.fitted is None and not len(tables.rows["train"]):
             raise ConfigurationError(f"{self._who} was told no training records; align with the splits of a fit")
         features = None if self._seat.party is None else tables.features
@@ -223,12 +234,6 @@ class SeatedTables(SeatedFiles):
 
     # ---- inside
 
-    @property
-    def _prepared(self) -> PreparedTables:
-        if self._aligned is None:
-            raise ConfigurationError(f"{self._who} does not know the common records yet; call align before setup")
-        return self._aligned
-
     def _labels_alone(self) -> dict[str, ColumnTable]:
         """The columns that divide the records; the table itself is joined later, when the records are divided."""
         data, name = self._data, self._table
@@ -240,7 +245,7 @@ class SeatedTables(SeatedFiles):
 
     def _fitted(self, features: Features | None) -> Fitted:
         """What this process has fitted; NaN for the scaling of the other parties."""
-        data, tables, parties, begin = self._data, self._prepared, [], 0
+        data, tables, parties, begin = self._data, self.prepared, [], 0
         for m, shape in enumerate(self._all_shapes.parties):
             width = prod(shape)
             positions = torch.arange(begin, begin + width)
@@ -262,7 +267,7 @@ class SeatedTables(SeatedFiles):
         if self._data.everybody_holds:
             return None
         every = np.ones(len(rows), dtype=np.bool_)
-        by_party = [self._prepared.joined.held.get(name) for name in self._names]
+        by_party = [self.prepared.joined.held.get(name) for name in self._names]
         return torch.from_numpy(np.stack([every if held is None else held[rows] for held in by_party], axis=1))
 
     def _labels(self, name: str, rows: "NDArray[np.int64]") -> Tensor:
@@ -270,7 +275,7 @@ class SeatedTables(SeatedFiles):
         data = self._data
         if not self._has_labels:
             return no_labels(len(rows), len(data.targets), data.task == "classification")
-        labels, ids = self._prepared.labels[0][rows], self._prepared.joined.ids[rows]
+        labels, ids = self.prepared.labels[0][rows], self.prepared.joined.ids[rows]
         check_labels(name, len(ids), Split(torch.empty(0), labels, ids), data.num_classes, len(data.targets))
         return labels
 

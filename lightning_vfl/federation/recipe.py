@@ -11,6 +11,7 @@ HOST_OWN = (  # settings that may differ from host to host; * stands for one par
     "ckpt_path",
     "config",
     "data.data_dir",
+    "data.extra",
     "data.num_workers",
     "data.pin_memory",
     "data.tables",
