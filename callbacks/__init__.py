@@ -19,6 +19,7 @@ from .injector import (
 )
 from .learning_curve import LearningCurve
 from .predictions import PredictionWriter, predictions_of
+from .pretraining import Pretraining
 from .privacy_budget import PrivacyBudget
 from .progress import SparseProgressBar
 from .run_record import RunRecord
@@ -40,6 +41,7 @@ __all__ = [
     "Noise",
     "PartyDropout",
     "PredictionWriter",
+    "Pretraining",
     "PrivacyBudget",
     "RunHistory",
     "RunRecord",

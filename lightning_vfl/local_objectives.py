@@ -68,16 +68,20 @@ class Reconstruction(LocalObjective):
 
     .. math:: \frac{1}{B d} \sum_{b} \lVert x_b - \mathrm{decode}(\mathrm{encode}(x_b)) \rVert^2
 
-    The mean is over the d = ∏ S numbers of a record and over the rows with a weight above 0. The loss is deterministic.
+    The mean is over the d = ∏ S numbers of a record and over the rows with a weight above 0. Without ``corruption``
+    the loss is deterministic. With it the encoder gets the record with each of its numbers set to zero with this
+    probability, and the decoder reconstructs the whole record, as a denoising autoencoder does.
 
     Args:
         output_activation: makes the decoder's last activation, for example ``torch.nn.Sigmoid`` for pixels in [0, 1];
             None: no activation. It is refused if a decoder is given.
         decoder: makes the decoder from (width D, per-record shape S), with output (B, *S) or (B, ∏ S); None: the mirror
             image of the encoder, which must be an ``MLP``.
+        corruption: the probability that a number is masked, between 0 and 1; None: no number is.
 
     Raises:
-        ConfigurationError: for an encoder without a mirror image, or a decoder with a wrong number of outputs.
+        ConfigurationError: for an encoder without a mirror image, a decoder with a wrong number of outputs, or a
+            corruption outside of (0, 1).
 
     Examples:
         >>> encoder = MLP((4,), 2, hidden=(3,))
@@ -86,20 +90,25 @@ class Reconstruction(LocalObjective):
 
     References:
         Amalanshu, Sirvi, Inouye, "Decoupling Vertical Federated Learning using Local Self-Supervision", appendix D.1.
+        Vincent et al., "Stacked Denoising Autoencoders", JMLR 2010, section 3.3 (masking noise).
     """
 
     def __init__(
         self,
         output_activation: Callable[[], nn.Module] | None = None,
         decoder: Callable[[int, tuple[int, ...]], nn.Module] | None = None,
+        corruption: float | None = None,
     ) -> None:
         if output_activation is not None and decoder is not None:
             raise ConfigurationError(
                 "output_activation belongs to the mirrored decoder, but a decoder is given; put the activation into "
                 "this decoder, and leave output_activation out"
             )
+        if corruption is not None:
+            within("corruption", corruption, above=0, below=1, advice="use for example 0.3")
         self.output_activation = output_activation
         self.decoder = decoder
+        self.corruption = corruption
 
     def partner(self, encoder: nn.Module, shape: tuple[int, ...], width: int) -> nn.Module:
         """The decoder."""
@@ -113,7 +122,7 @@ class Reconstruction(LocalObjective):
         weight: Tensor | None,
         generator: Callable[[], torch.Generator],
     ) -> tuple[Tensor, Tensor]:
-        h = encode(x)
+        h = encode(self._masked(x, generator))
         target, drawn = x.flatten(2), partner(h).flatten(2)
         if drawn.shape != target.shape:  # a single number would be broadcast
             raise ConfigurationError(
@@ -121,7 +130,17 @@ class Reconstruction(LocalObjective):
                 f"make it return {prod(x.shape[2:])}"
             )
         errors = nn.functional.mse_loss(drawn, target, reduction="none").mean(2)
+        if self.corruption is not None:
+            with torch.no_grad():
+                h = encode(x)
         return (_shares(x, weight) * errors).sum(1), h.detach()
+
+    def _masked(self, x: Tensor, generator: Callable[[], torch.Generator]) -> Tensor:
+        """What the encoder gets of records (n, B, *S); all participants have the same masks."""
+        if self.corruption is None:
+            return x
+        drawn = torch.rand(x.shape[1:], generator=generator(), device=x.device)
+        return x * (drawn >= self.corruption).to(x.dtype)
 
 
 class BarlowTwins(LocalObjective):

@@ -79,8 +79,8 @@ def simulated(folder: Path, *recipe: str) -> Outcome:
     return _outcome([folder / "sim"])
 
 
-def federated(folder: Path, *recipe: str, parties: int = 4, seconds: float = 120.0) -> Outcome:
-    """The federation of a recipe, whose processes play the faults of the recipe."""
+def federated(folder: Path, *recipe: str, parties: int | tuple[str, ...] = 4, seconds: float = 120.0) -> Outcome:
+    """The federation of a recipe, whose processes play its faults; ``parties``: how many, or their names."""
 
     def role() -> None:
         prepare()
@@ -100,7 +100,8 @@ def federated(folder: Path, *recipe: str, parties: int = 4, seconds: float = 120
 
     _finish(role, folder / "fed.txt", seconds)
     (own,) = (folder / "fed").glob("federation-*")
-    return _outcome([*(own / f"party{number}" for number in range(parties)), own / "server"])
+    names = parties if isinstance(parties, tuple) else [f"party{number}" for number in range(parties)]
+    return _outcome([*(own / name for name in names), own / "server"])
 
 
 def _finish(role: Any, log: Path, seconds: float = 120.0) -> None:

@@ -38,7 +38,7 @@ PLAIN = {"data/phishing": "protocol/wait_dp", "data/emnist": "protocol/pbm_local
     name: f"protocol/{protocol}"
     for name, protocol in zip(
         [name for name in DATA if name not in {*KINDS, *BOUNDED, "data/phishing", "data/emnist"}],
-        cycle(("mean", "concat", "sum", "max", "u_shape", "flex_vfl", "top_k", "one_shot")),
+        cycle(("mean", "concat", "sum", "max", "u_shape", "flex_vfl", "top_k", "one_shot", "pretrained")),
         strict=False,
     )
 }
