@@ -46,6 +46,12 @@ def downlink(name: str, **settings: float) -> list[str]:
 
 
 PLAIN = ["--model.evaluate=plain"]
+ABSENT = ["--config=faults/vfedsec_dropout"]
+LATE = ["--config=faults/fedvs_stragglers"]
+RISKS = ["--model.allow_embeddings_by_subtraction=true"]  # sums with and without a party are accepted
+GROUPED = ["--model.allow_invertible_updates=true"]
+CODED = split("LagrangeCoded", ["--model.bottom=PolynomialNetwork"], blocks=1, privacy=1)
+CASCADE = ["--model=CascadeVFL", *LINEAR, *ADAM]
 COUNTED = "PoissonBinomial", "LocalGaussian"  # aggregators that account for privacy
 ROWS: dict[str, list[str]] = {
     "Concat": split("Concat"),
@@ -55,12 +61,24 @@ ROWS: dict[str, list[str]] = {
     "MaskedSum": split("MaskedSum"),
     "vFedSec": ["--config=protocol/vfedsec", *LINEAR, *ADAM],
     "vFedSec, parties absent": ["--config=protocol/vfedsec", "--config=faults/vfedsec_dropout", *LINEAR, *ADAM],
-    "LagrangeCoded": split("LagrangeCoded", ["--model.bottom=PolynomialNetwork"], blocks=1, privacy=1),
+    "vFedSec, groups": ["--config=protocol/vfedsec", *LINEAR, *ADAM, *GROUPED],
+    "MaskedSum, groups": [*split("MaskedSum"), *GROUPED],
+    "MaskedSum, recovery, parties absent": [*split("MaskedSum", recovery="auto"), *RISKS, *ABSENT],
+    "LagrangeCoded": CODED,
     "LagrangeShared": split("LagrangeShared", blocks=1, privacy=1),
     "PoissonBinomial (16, .25)": [*split("PoissonBinomial", TANH, levels=16, beta=0.25), *PLAIN],
     "PoissonBinomial (2, .05)": [*split("PoissonBinomial", TANH, levels=2, beta=0.05), *PLAIN],
     "LocalGaussian, ε = 5": [*split("LocalGaussian"), *PLAIN],
     "AsyncVFL": ["--model=AsyncVFL", "--model.aggregator=Mean", *LINEAR, *ADAM],
+    "AsyncVFL, parties late": ["--model=AsyncVFL", "--model.aggregator=Mean", *LINEAR, *ADAM, *LATE],
+    "Concat, parties late, Stale": [*split("Concat"), "--config=policy/stale", *LATE],
+    "Concat, parties late, Zeros": [*split("Concat"), "--config=policy/stale", "--model.missing=Zeros", *LATE],
+    "Mean, the 2 fastest": [*split("Mean"), "--model.waiting=Fastest", "--model.waiting.n=2", *LATE],
+    "LagrangeCoded, parties late, Threshold": [*CODED, "--model.waiting=Threshold", *RISKS, *LATE],
+    "LocalGaussian, ε = 5, parties late, Stale": [*split("LocalGaussian"), *PLAIN, "--config=policy/stale", *LATE],
+    "CascadeVFL, one active party": [*CASCADE, "--model.aggregator=Concat"],
+    "CascadeVFL, one active party, MaskedSum": [*CASCADE, "--model.aggregator=MaskedSum"],
+    "CascadeVFL, all parties active": [*CASCADE, "--model.aggregator=Concat"],
     "DVFL": ["--config=protocol/dvfl", "--model.guest_epochs=5", "--trainer.max_epochs=10"],
     "MaxNorm": downlink("MaxNorm"),
     "Marvell, power 4": downlink("Marvell", power=4.0),
@@ -74,11 +92,16 @@ DATA = {
     "BreastCancer": ["--config=data/breast_cancer", "--trainer.max_epochs=5"],
     "Digits": ["--config=data/digits", "--trainer.max_epochs=5"],
     "CreditDefault": [
-        *("--config=data/credit_default", "--data.partitioner.parties=4", "--trainer.max_epochs=3"),
-        *("--data.batch_size=64", f"--data.expected_records={CUT}"),
+        *("--config=data/credit_default", "--trainer.max_epochs=3", "--data.batch_size=64"),
+        f"--data.expected_records={CUT}",
     ],
 }
 TWO_CLASSES = "BreastCancer", "CreditDefault"
+PARTS = {
+    "BreastCancer": ("ContiguousColumns", 3),
+    "Digits": ("RowStrips", 4),
+    "CreditDefault": ("ContiguousColumns", 4),
+}
 QUIET = [
     *("--trainer.logger=false", "--trainer.enable_checkpointing=false", "--trainer.enable_progress_bar=false"),
     *("--trainer.enable_model_summary=false", "--trainer.limit_val_batches=0"),
@@ -100,8 +123,11 @@ FEATURES = {
     "aggregates, R²": ("server", "FeatureReconstruction"),
     "one upload, R²": ("server", "SingleUpload"),
     "known embeddings, R²": ("server", "KnownPlaintext"),
+    "records of a group": ("server", "GroupInversion"),
     "ε, lower bound": ("server", "EpsilonLowerBound"),
 }
+ON_LABELS = "Labels", "ModelCompletion"
+OF_A_PARTY = "Drift", "FeatureReconstruction", "SingleUpload", "KnownPlaintext"
 COLUMNS = ["data", "row", "seed", "attacker", "attack", "measure", "success", "low", "high", "chance", "without"]
 COLUMNS += ["unprotected", "plain", "claimed", "allowed", "verdict"]
 NUMBERS = COLUMNS[6:15]
@@ -118,6 +144,23 @@ def cut_credit_default(folder: Path) -> list[str]:
     return [f"--data.data_dir={folder}"]
 
 
+def division(data: str, row: str) -> list[str]:
+    """Who holds which columns, records and labels."""
+    partitioner, parts = PARTS[data]
+    inner = f"--data.partitioner.partitioner={partitioner}", f"--data.partitioner.partitioner.parties={parts}"
+    if row.endswith("groups"):  # party 0 alone, and for each other part of the columns three parties
+        return ["--data.partitioner=Groups", f"--data.partitioner.members={[1] + [3] * (parts - 1)}", *inner]
+    if row.startswith("CascadeVFL, one active party"):
+        return ["--data.partitioner=LabelPartition", "--data.partitioner.active=1", *inner]
+    batch = ["--data.batch_size=16"] if row.startswith("CascadeVFL") and data == "BreastCancer" else []
+    return [f"--data.partitioner.parties={parts}", *batch]  # an active party of a shadow training has 19 labels
+
+
+def on_features(row: str) -> str:
+    """Who attacks the features: of a cascade an active party, which joins embeddings, with the collaborator."""
+    return "server+party:0" if row.startswith("CascadeVFL") else "server"
+
+
 def normaliser(data: str, row: str) -> list[str]:
     """Scaling that is not fitted to the training records, which aggregators that account for privacy ask for."""
     if not row.startswith(COUNTED):
@@ -131,11 +174,16 @@ def audit(data: str, row: str, seed: int, folder: Path, given: Sequence[str]) ->
     """The rows of one run."""
     report = folder / "audit.parquet"
     arguments = [
-        *("audit", *DATA[data], *normaliser(data, row), *ROWS[row], *QUIET, f"--seed_everything={seed}", *given),
-        *("--attacker", "party:1", "server", "--report", str(report), f"--trainer.default_root_dir={folder}/runs"),
+        *("audit", *DATA[data], *division(data, row), *normaliser(data, row), *ROWS[row], *QUIET, *given),
+        *(f"--seed_everything={seed}", "--attacker", "party:1", on_features(row)),
+        *("--report", str(report), f"--trainer.default_root_dir={folder}/runs"),
     ]
     cli = run(arguments)
     findings = pd.read_parquet(report)
+    own_labels = findings["attacker"].str.contains("+", regex=False) & findings["attack"].str.startswith(ON_LABELS)
+    findings = findings[~own_labels]  # an active party has its labels
+    if row.endswith("groups"):  # of a party that holds a third of the records, zeros would be asked for
+        findings = findings[~findings["attack"].str.startswith(OF_A_PARTY)]
     (scores,) = cli.trainer.test(cli.model, datamodule=cli.datamodule, verbose=False)
     key = {"data": data, "row": row, "seed": seed}
     rows = [{**key, **{name: kept(finding, name) for name in COLUMNS[3:]}} for _, finding in findings.iterrows()]
@@ -192,7 +240,7 @@ def named(rows: Sequence[dict[str, str]], attacker: str, attack: str) -> list[di
 
     Args:
         rows: of a run.
-        attacker: who attacks.
+        attacker: who attacks, alone or as the first of several.
         attack: its name, with the first of its settings if this tells it from others.
     """
     found: dict[str, dict[str, str]] = {}
@@ -200,7 +248,7 @@ def named(rows: Sequence[dict[str, str]], attacker: str, attack: str) -> list[di
         own = one["attack"] if "(" in attack else one["attack"].partition("(")[0]
         exact = own.startswith((f"{attack},", f"{attack})")) if "(" in attack else own == attack
         settings_wanted = "(" in attack or attack != "LabelsOverEpochs" or "known=" not in one["attack"]
-        if one["attacker"] == attacker and exact and settings_wanted:
+        if one["attacker"].startswith(attacker) and exact and settings_wanted:
             found[one["seed"]] = one  # of several settings the last, which knows most
     return list(found.values())
 
@@ -217,7 +265,7 @@ def shown(rows: Sequence[dict[str, str]]) -> str:
         return "-"
     success = mean(rows, "success")
     if success is None or rows[0]["verdict"] in ("nothing to attack", "not attacked"):
-        return rows[0]["verdict"].replace("nothing to attack", "nothing sent")
+        return rows[0]["verdict"]
     claimed = mean(rows, "claimed")
     if claimed is not None:
         return f"{two_digits(success)} (accountant: {two_digits(claimed)})"
@@ -295,12 +343,14 @@ def draw(rows: Sequence[dict[str, str]]) -> None:
             panels[0][number].set_title(data)
             for place, (what, columns) in enumerate(attacked.items()):
                 panel = panels[place][number]
-                for row, marker in zip(ROWS, MARKERS, strict=True):
+                for place_of_row, row in enumerate(ROWS):
                     own = runs_of(data, row, rows)
                     accuracy = mean([one for one in own if one["attack"] == "accuracy"], "success")
                     above = excess(own, columns)
                     dot = ([], []) if accuracy is None or above is None else ([above], [100 * accuracy])
-                    panel.plot(*dot, linestyle="", label=row if number + place == 0 else None, **marker)
+                    panel.plot(
+                        *dot, linestyle="", label=row if number + place == 0 else None, **marker(place_of_row, row)
+                    )
                 panel.set_xlabel(what)
                 panel.set_ylabel("test accuracy, %")
                 panel.set_xlim(-0.03, 1.03)
@@ -311,16 +361,15 @@ def draw(rows: Sequence[dict[str, str]]) -> None:
 
 SCALED = "AUC", "accuracy", "R²"  # measures that stand beside each other in the figure
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-SHAPES = "osD^vP*" * 2 + "xX+1234"  # filled, hollow, and for downlinks crosses
-MARKERS = [
-    {
-        "color": COLOURS[number % 7],
-        "marker": shape,
-        "fillstyle": "none" if 7 <= number < 14 else "full",
-        "markersize": 6,
-    }
-    for number, shape in enumerate(SHAPES)
-]
+SHAPES = "osD^vP*hp8<>dH", "xX+1234"  # of protocols, filled and then hollow; of downlinks
+
+
+def marker(number: int, row: str) -> dict[str, Any]:
+    """How a row is drawn."""
+    downlinks = [one for one in ROWS if any("--model.downlink=" in option for option in ROWS[one])]
+    shapes = SHAPES[row in downlinks]
+    fill = "none" if number >= len(shapes) and row not in downlinks else "full"
+    return {"color": COLOURS[number % 7], "marker": shapes[number % len(shapes)], "fillstyle": fill, "markersize": 6}
 
 
 def tables(rows: Sequence[dict[str, str]]) -> str:
