@@ -49,6 +49,15 @@ def test_sums_tell_the_columns_up_to_rotation_and_known_records_turn_them():
     assert result.with_known[7] > 0.99
 
 
+def test_rounds_that_diverge_leave_what_the_uploads_show():
+    truth = torch.randn(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    served = steps_of(truth, (2, 2), 16, 3)
+    huge = tuple(ServedStep(step.ids, step.upload, step.gradient, 1e160) for step in served.steps)
+    columns = linear(ServedSteps(huge, served.rule, served.records, served.columns))
+    assert columns.isfinite().all()
+    assert told(columns, truth, (6,)).correlation > 0.8
+
+
 def test_the_columns_give_the_weights_of_the_bottoms_too():
     draw = torch.Generator().manual_seed(0)
     truth = torch.randn(200, 6, generator=draw, dtype=torch.float64)

@@ -69,6 +69,8 @@ def _solve(served: ServedSteps, visits: Visits, space: Tensor, doubt: float) -> 
         uploads = visits.uploads / kept[visits.step, None]
 
         gram, unmoved = _gram(visits, space, moves, uploads, doubt * residue)
+        if not bool(unmoved.isfinite().all() and space.isfinite().all()):
+            break  # the rounds diverge: the best one counts
         initial_weights = torch.linalg.lstsq(space, unmoved).solution
         weights = initial_weights + gram @ moves  # (T, r, W), in coordinates of the space
         explained = torch.einsum("vr,vrw->vw", space[visits.row], weights[visits.step])
