@@ -6,14 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
+from lightning_vfl.aggregators import Mean
 from lightning_vfl.cli import run
 from lightning_vfl.datamodules import ContiguousColumns, Given, ParquetTables
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.split_model import party_names, party_part
 from lightning_vfl.types import Seat
+from tests.subjects import split, trainer
 from tests.unit.datamodules.miniature import LONG_TABLES, write_parquet
 
-N, GROUP = 9000, 700
+N, GROUP = 2600, 200
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +32,10 @@ def whole(folder):
     return [pd.read_parquet(folder / f"{party}.parquet") for party in ("bank", "telco")]
 
 
-def tables(folder, *stages, **settings):
-    data = ParquetTables(**LONG_TABLES, **{"data_dir": folder, "id_column": "id", "batch_size": 100} | settings)
+def tables(folder, *stages, fitted=None, **settings):
+    usual = LONG_TABLES | {"data_dir": folder, "id_column": "id", "batch_size": 100}
+    data = ParquetTables(**usual | settings)
+    data.use(fitted)
     for stage in stages or ("fit", "test", "predict"):
         data.setup(stage)
     return data
@@ -72,7 +78,7 @@ def test_any_order_and_window_give_the_same_bits(folder, monkeypatch):
 
 def narrow(monkeypatch):
     """Windows of two blocks; a real megabyte has all 13 blocks of these files."""
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.parquet_tables._MEGABYTE", 2 * 4 * 5 * 560)
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.parquet_tables._MEGABYTE", 2 * 4 * 5 * 160)
 
 
 def test_an_epoch_reads_no_block_twice(folder, monkeypatch):
@@ -94,7 +100,7 @@ def test_an_epoch_reads_no_block_twice(folder, monkeypatch):
         read.clear()
 
 
-@pytest.mark.parametrize("done", [1, 8, 63])
+@pytest.mark.parametrize("done", [1, 8, 17])
 def test_a_restored_loader_continues_with_the_next_batch(folder, done, monkeypatch):
     narrow(monkeypatch)
     killed = tables(folder, "fit", window_mb=1).train_dataloader()
@@ -144,11 +150,10 @@ def test_scaling_is_fitted_to_some_training_records(folder, whole):
 
 
 def test_the_row_groups_change_no_split(folder, tmp_path):
-    write_parquet(tmp_path, N, 1111)
+    write_parquet(tmp_path, N, 311)
+    one, other = tables(folder), tables(tmp_path)
     for name in ("train", "val", "test"):
-        assert np.array_equal(
-            np.asarray(tables(folder).records(name).ids), np.asarray(tables(tmp_path).records(name).ids)
-        )
+        assert np.array_equal(np.asarray(one.records(name).ids), np.asarray(other.records(name).ids))
 
 
 def test_real_labels_a_table_of_labels_alone_and_equal_names(tmp_path):
@@ -170,12 +175,44 @@ def changed(party, **columns):
     return {party: lambda table: table.assign(**columns)}
 
 
+def texts(table):
+    return table.assign(id=table["id"].astype(str))
+
+
+def lacking(table):
+    return table.assign(id=table["id"].where(table.index != 5))
+
+
+def renamed(table):
+    return table.rename(columns={"id": "customer"})
+
+
+OWN = {"id_column": {"telco": "customer"}}
 WRONG = {
-    "fewer rows": (
-        {"telco": lambda t: t[:-1]},
+    "missing numbers of ids": (
+        {"bank": lacking, "telco": lacking},
         {},
-        "telco' has 79 rows and that of 'bank' has 80; give files with the",
+        "1 rows .* 'bank' have no id in column 'id'; add",
     ),
+    "missing texts of ids": ({"bank": texts, "telco": lambda t: lacking(texts(t))}, {}, "1 rows .* 'telco' have no id"),
+    "ids of two kinds": (
+        {"telco": texts},
+        {},
+        "string in the file of party 'telco' and int64 in that of 'bank'; write ids of one kind",
+    ),
+    "an id column of nobody": ({}, {"id_column": {"telko": "x"}}, "id_column names party 'telko', which has no table"),
+    "no such id column": ({}, OWN, "the file of party 'telco' has no id column 'customer'; correct id_column"),
+    "own ids in another order": (
+        {"telco": lambda t: renamed(t)[::-1]},
+        OWN,
+        "row 0 has id 1079 in .* 'telco' and 1000",
+    ),
+    "own ids twice": (
+        {"telco": lambda t: renamed(t).assign(customer=lambda own: own["customer"].replace(1007, 1006))},
+        OWN,
+        "1006",
+    ),
+    "fewer rows": ({"telco": lambda t: t[:-1]}, {}, "telco' has 79 rows and that of 'bank' has 80; give files with th"),
     "another order": ({"telco": lambda t: t[::-1]}, {}, "row 0 has id 1079 in the file of party 'telco' and 1000"),
     "text": (changed("telco", telco1="a"), {}, "column 'telco1' of party 'telco' is of type .*string.*; encode"),
     "classes": (changed("bank", y=3), {}, "row group 0 of party 'bank' run from 3 to 3, outside 0..1; correct num"),
@@ -184,11 +221,7 @@ WRONG = {
     "no ids": ({"telco": lambda t: t.drop(columns="id")}, {}, "party 'telco' has no id column 'id'; correct id_column"),
     "no features": ({"telco": lambda t: t[["id"]]}, {}, "party 'telco' has no feature column; leave the party out"),
     "no file": ({}, {"data_dir": "nowhere"}, "bank.parquet of party 'bank' cannot be read as Parquet"),
-    "large": (
-        changed("telco", telco1=1e39),
-        {},
-        "80|too large for float32, which ends at 3.4e38 .*, column 'telco1', row",
-    ),
+    "large": (changed("telco", telco1=1e39), {}, "80|too large for float32, which ends at 3.4e38 .*, column 'telco1',"),
     "infinite": (changed("telco", telco1=np.inf), {}, "80|NaN or infinite, first of party 1, column 'telco1', row"),
 }
 
@@ -233,9 +266,7 @@ def test_repeated_ids_are_refused(name, at_once, tmp_path, monkeypatch):
 
 def test_repeated_ids_of_one_file_are_not_taken_for_another_order(tmp_path):
     write_parquet(tmp_path, 80, 33, telco=repeated(20, 10))
-    with pytest.raises(
-        ConfigurationError, match=r"telco\.parquet of party 'telco' has id 1010 in row 10 and in row 20"
-    ):
+    with pytest.raises(ConfigurationError, match=r"telco\.parquet of party 'telco' has id 1010 in row 10 and in row 2"):
         tables(tmp_path)
 
 
@@ -249,6 +280,24 @@ def test_ids_in_any_order_and_with_equal_hashes_are_accepted(at_once, tmp_path, 
 
     write_parquet(tmp_path, 80, 33, bank=mixed, telco=mixed)
     assert sorted(np.asarray(tables(tmp_path, batch_size=9).records("predict").ids)) == list(range(1000, 1080))
+
+
+def test_ids_may_be_texts_and_each_party_may_have_its_own_column(tmp_path):
+    def written(name, id_column="id", **changes):
+        (tmp_path / name).mkdir()
+        write_parquet(tmp_path / name, 80, 33, **changes)
+        return tables(tmp_path / name, id_column=id_column, batch_size=9)
+
+    assert written("texts", bank=texts, telco=texts).records("predict").ids[0] == "1000"
+    one = written("one")
+    own = written("own", {"telco": "customer"}, telco=renamed)
+    assert own.layout.columns == one.layout.columns  # no id is a feature
+    np.testing.assert_array_equal(own.records("train").ids, one.records("train").ids)
+    rows = torch.arange(20)
+    for values, those in zip(own.records("train").rows(rows), one.records("train").rows(rows), strict=True):
+        np.testing.assert_array_equal(values, those)
+    first = written("first", {"bank": "customer"}, bank=renamed)  # the file of telco has no column of ids
+    assert np.asarray(first.records("predict").ids).tolist() == list(range(1000, 1080))
 
 
 def test_other_row_groups_and_large_ones_are_refused(tmp_path):
@@ -277,14 +326,12 @@ def test_wrong_settings_are_refused(settings, message):
 
 def test_a_value_that_is_not_finite_ends_training_with_its_row(tmp_path):
     write_parquet(
-        tmp_path, N, GROUP, telco=lambda t: t.assign(telco1=t["telco1"].where(t["id"] != 1000 + 4321, np.inf))
+        tmp_path, N, GROUP, telco=lambda t: t.assign(telco1=t["telco1"].where(t["id"] != 1000 + 1321, np.inf))
     )
     records = tables(tmp_path, "predict", "test", normaliser=Given(0.0, 1.0)).records("predict")
     records.rows(torch.arange(600))
-    with pytest.raises(
-        ConfigurationError, match="row group 6 are NaN or infinite, first of party 1, column 'telco1', row 4,321"
-    ):
-        records.rows(torch.tensor([4300]))
+    with pytest.raises(ConfigurationError, match="6 are NaN or infinite, first of party 1, column 'telco1', row 1,321"):
+        records.rows(torch.tensor([1300]))
 
 
 def test_a_seat_and_records_one_by_one_are_refused(folder):
@@ -314,26 +361,15 @@ def test_orders_over_all_records_are_refused(protocol, folder, tmp_path, monkeyp
 
 def test_a_set_up_with_all_records_is_refused(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        ConfigurationError, match="LagrangeCoded is set up with all records at once, but these data are"
-    ):
+    with pytest.raises(ConfigurationError, match="LagrangeCoded is set up with all records at once, but these data ar"):
         run(["fit", *recipe(folder), "--config", "protocol/fedvs", "--model.aggregator.privacy=0"])
 
 
 def recipe(folder):
     words = ["--config", "data/parquet_tables", "--config", "trainer/cpu", "--data.data_dir", str(folder)]
-    words += [
-        "--data.tables={bank: bank.parquet, telco: telco.parquet}",
-        "--data.label_party=bank",
-        "--data.label_column=y",
-    ]
-    return [
-        *words,
-        "--data.id_column=id",
-        "--trainer.max_epochs=1",
-        "--trainer.logger=false",
-        "--trainer.enable_progress_bar=false",
-    ]
+    words += ["--data.tables={bank: bank.parquet, telco: telco.parquet}", "--data.label_party=bank"]
+    words += ["--data.label_column=y", "--data.id_column=id", "--trainer.max_epochs=1", "--trainer.logger=false"]
+    return [*words, "--trainer.enable_progress_bar=false"]
 
 
 def test_fit_and_predict_from_the_command_line(folder, whole, tmp_path, monkeypatch):
@@ -358,7 +394,122 @@ def test_missing_values_are_told_before_training(folder, whole, tmp_path):
     for table, party in zip(whole, ("bank", "telco"), strict=True):
         column = table.columns[-1]
         table = table.astype({column: float})
-        table.loc[[5, 8000], column] = np.nan
+        table.loc[[5, 2000], column] = np.nan
         table.to_parquet(tmp_path / f"{party}.parquet", row_group_size=GROUP, index=False)
     with pytest.raises(ConfigurationError, match=rf"column '{whole[0].columns[-1]}' of party 'bank' has 2 missing"):
         tables(tmp_path, "fit")
+
+
+def test_a_test_share_of_zero_is_named(tmp_path):
+    write_parquet(tmp_path, 80, 33)
+    data = tables(tmp_path, "test", batch_size=9, test_share=0)
+    with pytest.raises(ConfigurationError, match=r"has no 'test' records in this stage; .* set test_share above 0"):
+        data.test_dataloader()
+
+
+# ---- a trained model and other files
+
+FEW = 90
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    write_parquet(folder, FEW, 40)
+    return tables(folder, "fit", batch_size=10)
+
+
+def features(made):
+    records = made.records("predict")
+    return records.rows(torch.arange(len(records)))
+
+
+def test_columns_and_parties_in_another_order_are_the_same_records(trained, tmp_path):
+    write_parquet(tmp_path, FEW, 40)
+    expected = features(tables(tmp_path, "predict", fitted=trained.fitted))
+    for party in ("bank", "telco"):
+        path = tmp_path / f"{party}.parquet"
+        table = pd.read_parquet(path)
+        table[table.columns[::-1]].to_parquet(path, row_group_size=40, index=False)
+    turned = dict(reversed(LONG_TABLES["tables"].items()))
+    made = tables(tmp_path, "predict", fitted=trained.fitted, tables=turned)
+    assert made.party_names == ("bank", "telco")
+    for own, other in zip(features(made), expected, strict=True):
+        assert torch.equal(own, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.rename(columns={"telco1": "x"}), "'telco' lacks telco1 and has x in addition; give the columns"),
+        (lambda t: t.drop(columns="telco0"), "the file of party 'telco' lacks telco0; give the columns"),
+        (lambda t: t.assign(x=1.0), "the file of party 'telco' has x in addition; give the columns"),
+    ],
+    ids=["renamed", "lacking", "further"],
+)
+def test_other_columns_are_refused_by_name(change, message, trained, tmp_path):
+    write_parquet(tmp_path, FEW, 40, telco=change)
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        tables(tmp_path, "predict", fitted=trained.fitted)
+    assert "\n" not in str(refused.value)
+
+
+def test_other_parties_are_refused(trained, tmp_path):
+    write_parquet(tmp_path, FEW, 40)
+    with pytest.raises(ConfigurationError, match="parties bank, telco, these tables are of bank, shop; give the same"):
+        tables(tmp_path, "predict", fitted=trained.fitted, tables={"bank": "bank.parquet", "shop": "telco.parquet"})
+
+
+def test_records_are_read_after_an_evaluation(trained, tmp_path):
+    """A test in inference mode must not keep other code from reading further blocks."""
+    write_parquet(tmp_path, FEW, 40)
+    records = tables(tmp_path, "predict", fitted=trained.fitted).records("predict")
+    with torch.inference_mode():
+        records.rows(torch.arange(40))
+    assert torch.equal(
+        records.rows(torch.arange(FEW))[0], features(tables(tmp_path, "predict", fitted=trained.fitted))[0]
+    )
+
+
+def test_exported_halves_have_the_names_of_the_tables(trained):
+    module = split(Mean())
+    module.build_for(trained)
+    module.fitted = trained.fitted
+    assert party_names(module) == ("bank", "telco")
+    assert party_part(module, 1).half.names == ("telco0", "telco1")
+
+
+def swap_values(folder):
+    table = pd.read_parquet(folder / "telco.parquet")
+    column = next(name for name in table.columns if name != "id")
+    table.loc[[0, FEW - 1], column] = table.loc[[FEW - 1, 0], column].to_numpy()
+    table.to_parquet(folder / "telco.parquet", row_group_size=40, index=False)
+
+
+def swap_rows(folder):
+    for party in ("bank", "telco"):  # within a row group: the ranges of the columns stay
+        table = pd.read_parquet(folder / f"{party}.parquet")
+        order = [1, 0, *range(2, FEW)]
+        table.iloc[order].to_parquet(folder / f"{party}.parquet", row_group_size=40, index=False)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_fit_is_resumed_with_the_same_files(tmp_path):
+    """At the end of an epoch, where the position in the blocks says nothing."""
+    write_parquet(tmp_path, FEW, 40)
+    saver = ModelCheckpoint(tmp_path / "kept", save_last=True)
+    first = trainer(tmp_path / "a", max_epochs=1, callbacks=[saver], enable_checkpointing=True)
+    first.fit(split(Mean()), datamodule=tables(tmp_path, "fit", batch_size=10))
+
+    def resume():
+        again = trainer(tmp_path / "b", max_epochs=2)
+        made = ParquetTables(**LONG_TABLES | {"data_dir": tmp_path, "id_column": "id", "batch_size": 10})
+        again.fit(split(Mean()), datamodule=made, ckpt_path=saver.last_model_path)
+        return again.current_epoch
+
+    assert resume() == 2
+    for change, message in ((swap_rows, "the files have other ids since"), (swap_values, "have changed: telco")):
+        change(tmp_path)
+        with pytest.raises(ConfigurationError, match=message):
+            resume()
+        write_parquet(tmp_path, FEW, 40)
