@@ -45,21 +45,69 @@ def refused(message: str, split: Split, stage: str = "fit", **settings: Any):
         InMemory({"train": split}, **settings).setup(stage)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_values_that_are_not_finite(value):
+def features(value: float, *places: tuple[int, int]):
+    def change(split: Split) -> None:
+        for place in places:
+            split.features[place] = value
+
+    return change
+
+
+def labels(change: Any):
+    return lambda split: setattr(split, "labels", change(split.labels))
+
+
+NAN, INFINITY = float("nan"), float("inf")
+NAMED = NamedColumns({"x": ["b", "c", "d"], "y": ["a"]})
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    **{
+        f"features of {value}": (
+            features(value, (6, 3), (8, 0)),
+            {},
+            "2 feature values of the train .* first of party 1, position 3, record r6; impute or remove",
+        )
+        for value in (NAN, INFINITY, -INFINITY)
+    },
+    "a column with a name": (features(NAN, (6, 3)), {"columns": (*"abcd",)}, "first of party 1, column 'd', record r6"),
+    "the party with the column": (
+        features(NAN, (0, 0)),
+        {"partitioner": NAMED, "columns": (*"abcd",)},
+        "1 feature values .* first of party 1, column 'a', record r0",
+    ),
+    "a label below 0": (
+        labels(lambda y: y.index_fill(0, torch.tensor([5]), -1)),
+        {},
+        "labels of the train records run from -1 to 1, outside 0..1; correct num_classes or the labels",
+    ),
+    "a label too large": (
+        labels(lambda y: y.index_fill(0, torch.tensor([5]), 2)),
+        {},
+        "run from 0 to 2, outside 0..1;",
+    ),
+    "a real label": (
+        labels(lambda y: y.float().index_fill(0, torch.tensor([4]), NAN)),
+        {"classes": None},
+        "1 labels of the train records are NaN or infinite, first of record r4",
+    ),
+    "missing labels": (labels(lambda y: y[:9]), {}, "10 train records have 9 labels; give one label for each record"),
+    "few columns": (
+        labels(torch.clone),
+        {"partitioner": ContiguousColumns(5)},
+        "5 parties cannot share 4 columns; use",
+    ),
+    "no images": (labels(torch.clone), {"partitioner": RowStrips(2)}, "strips and grids need images"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_training_records_are_refused(name):
+    spoil, settings, message = REFUSED[name]
     split = table(10, 4)
-    split.features[6, 3] = split.features[8, 0] = value
-    refused("2 feature values of the train .* first of party 1, position 3, record r6; impute or remove", split)
-    refused("first of party 1, column 'd', record r6", split, columns=("a", "b", "c", "d"))
-
-
-def test_the_named_party_is_the_one_with_the_column():
-    split = table(10, 3)
-    split.features[0, 0] = float("nan")
-    cut = NamedColumns({"x": ["b", "c"], "y": ["a"]})
-    refused(
-        "1 feature values .* first of party 1, column 'a', record r0", split, partitioner=cut, columns=("a", "b", "c")
-    )
+    spoil(split)
+    refused(message, split, **settings)
+    if not settings:  # and bad validation records too
+        with pytest.raises(ConfigurationError, match=message.replace("train", "val")):
+            InMemory({"train": table(10, 4), "val": split}).setup("fit")
 
 
 def test_finite_values_whose_sum_is_not_are_accepted():
@@ -68,40 +116,6 @@ def test_finite_values_whose_sum_is_not_are_accepted():
     data = InMemory({"train": split})
     data.setup("fit")
     assert torch.isfinite(data.records("train").features).all()
-
-
-@pytest.mark.parametrize(("label", "run"), [(-1, "from -1 to 1"), (2, "from 0 to 2")])
-def test_labels_out_of_range(label, run):
-    split = table(10, 4)
-    split.labels[5] = label
-    refused(f"labels of the train records run {run}, outside 0..1; correct num_classes or the labels", split)
-
-
-def test_real_labels_must_be_finite():
-    split = table(10, 4)
-    split.labels = split.labels.float().index_fill(0, torch.tensor([4]), float("nan"))
-    refused("1 labels of the train records are NaN or infinite, first of record r4", split, classes=None)
-
-
-def test_labels_missing_for_some_records():
-    split = table(10, 4)
-    split.labels = split.labels[:9]
-    refused("10 train records have 9 labels; give one label for each record", split)
-
-
-def test_bad_validation_rows_are_refused_too():
-    bad = table(5, 4)
-    bad.features[0, 0] = float("nan")
-    with pytest.raises(ConfigurationError, match="of the val records"):
-        InMemory({"train": table(10, 4), "val": bad}).setup("fit")
-
-
-def test_more_parties_than_columns():
-    refused("5 parties cannot share 4 columns; use 1 to 4 parties", table(10, 4), partitioner=ContiguousColumns(5))
-
-
-def test_an_image_cut_of_a_table():
-    refused("strips and grids need images", table(10, 4), partitioner=RowStrips(2))
 
 
 def test_a_batch_larger_than_the_data():

@@ -1,5 +1,6 @@
 """Processes of one seat each have the records of one process that has everything, and nothing of the other seats."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -433,9 +434,7 @@ def test_refused_orders_and_shapes(tmp_path):
             call()
         assert "\n" not in str(error.value)
     bank.align({"train": [1, 2, 3, 4]})
-    with pytest.raises(
-        ConfigurationError, match="does not know the parties' shapes yet; call told_shapes before setup"
-    ):
+    with pytest.raises(ConfigurationError, match="not know the parties' shapes yet; call told_shapes before setup"):
         bank.setup("fit")
     with pytest.raises(ConfigurationError, match=r"party 'bank' has features of shape \(2,\), and was told \(5,\)"):
         bank.told_shapes([(5,), (1,), (1,)])
@@ -445,14 +444,10 @@ def test_refused_orders_and_shapes(tmp_path):
     bank.told_shapes([(2,), (1,), (1,)])
     bank.setup("fit")  # of the table as it was read
     bank.forget()
-    with pytest.raises(
-        ConfigurationError, match="the table of party 'bank' has changed since the records were aligned"
-    ):
+    with pytest.raises(ConfigurationError, match="table of party 'bank' has changed since the records were aligned"):
         bank.setup("fit")
     pd.read_csv(paths["labels"]).assign(more=1).to_csv(paths["labels"], index=False)
-    with pytest.raises(
-        ConfigurationError, match="'labels' has the further columns more, but it is no party of the fed"
-    ):
+    with pytest.raises(ConfigurationError, match="'labels' has the further columns more, but it is no party of the fe"):
         open_seat(paths, None).own_ids()
 
 
@@ -460,3 +455,12 @@ def test_datamodules_are_seated_data():
     data: SeatedData = Digits()
     assert not data.own_files
     assert CSVTables.own_files
+
+
+@pytest.mark.parametrize(("label_party", "labels_at"), [("labels", None), ("bank", 0)])
+def test_each_process_tells_once_what_it_reads(tmp_path, label_party, labels_at, told):
+    paths, settings = arranged(tmp_path, "auto", False, label_party)
+    federation(tmp_path, paths, labels_at, **settings)
+    times = Counter(told)
+    assert sum("joined records" in text for text in times) >= len(PARTIES)
+    assert max(times.values()) == 1
