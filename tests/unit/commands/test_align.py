@@ -181,10 +181,7 @@ MASK = ("mask", "--party", "bank", "--parties", "bank,shop", "--table", "bank.cs
         ((*MASK[:4], "bank", *MASK[5:]), "an alignment needs two parties or more; got bank"),
         ((*MASK[:4], "bank,sh op", *MASK[5:]), "'sh op' cannot be the name of a party"),
         ((*MASK[:6], "bnk.csv", *MASK[7:]), "bnk.csv of party 'bank' cannot be read"),
-        (
-            ("pass", "--party", "bank", "--in", "o"),
-            "o/bank.key is not there; run lightning-vfl align mask --party bank",
-        ),
+        (("pass", "--party", "bank", "--in", "o"), "o/bank.key is not there; run lightning-vfl align mask --party ban"),
         (("match", "--in", "nowhere"), "nowhere has no list for the comparer"),
         (("take", "--party", "bank", "--in", "o", "--out", "x.parquet"), "o/bank.key is not there"),
         (

@@ -26,10 +26,7 @@ MISTAKES = {
         ["audit", *MEAN[1:], "--attacker", "server", "--attacker", "party:1"],
         "--attacker is given 2 times; write it once, with all its words behind it$",
     ),
-    "no widths": (
-        [*MEAN, "--model.bottom.hidden", "3"],
-        r"hidden: 3 is given, but the setting is a list; write \[3\]$",
-    ),
+    "no widths": ([*MEAN, "--model.bottom.hidden", "3"], r"hidden: 3 is given, but the setting is a list; write \[3\]"),
     "no mapping": ([*MEAN, "--model.metrics", "accuracy"], "accuracy is not a mapping; write '{name: "),
     "no class": (
         [*MEAN, "--model.downlink.epsilon", "3"],
@@ -51,10 +48,7 @@ MISTAKES = {
         [*MEAN, "--trainer.callbacks", "EarlyStopping"],
         r"EarlyStopping needs a value for monitor; .* \(--trainer.callbacks.monitor VALUE\)$",
     ),
-    "a logger": (
-        [*MEAN, "--trainer.logger", "WandbLoger"],
-        "'WandbLoger' is not a known class; did you mean WandbLogg",
-    ),
+    "a logger": ([*MEAN, "--trainer.logger", "WandbLoger"], "'WandbLoger' is not a known class; did you mean WandbLog"),
     "callback": ([*MEAN, "--trainer.callbacks+", "EarlyStopin"], "'EarlyStopin' is .*; did you mean EarlyStopping"),
     "own callback": ([*MEAN, "--trainer.callbacks", "LearningCurv"], "did you mean LearningCurve"),
     "a schedule": ([*MEAN, "--lr_scheduler", "StepLRR"], "did you mean StepLR "),

@@ -136,11 +136,10 @@ def test_a_top_that_requires_the_number_of_outputs_gets_that_of_the_task(folder)
     assert refuse("--model.top", "own_top.Own") == line
     (folder / "top.yaml").write_text("model: {init_args: {top: {class_path: own_top.Own, init_args: {slope: 2}}}}")
     once = ["--trainer.fast_dev_run=1", "--trainer.enable_progress_bar=false"]
-    for words in (["--model.top=own_top.Own", "--model.top.slope=2"], ["--config=top.yaml"]):
-        top = run([*FIT, *words, *once]).model.top
-        assert (top.layer.out_features, top.slope) == (10, 2.0)
-    built = run([*FIT, "--model.top.class_path", "own_top.Own", "--model.top.slope=2", *once]).model
-    assert built.hparams["top"]["init_args"]["outputs"] == 0  # built again, it asks the task again
+    for words in (["--model.top.class_path", "own_top.Own", "--model.top.slope=2"], ["--config=top.yaml"]):
+        built = run([*FIT, *words, *once]).model
+        assert (built.top.layer.out_features, built.top.slope) == (10, 2.0)
+        assert built.hparams["top"]["init_args"]["outputs"] == 0  # built again, it asks the task again
     wrong = refuse("--config=top.yaml", "--model.top.outputs=7", *once, kind=ConfigurationError)
     assert wrong == "the top Own outputs (7,) numbers for each record, but 10 are needed; set its output width to 10"
 

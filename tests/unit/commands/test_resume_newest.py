@@ -1,6 +1,7 @@
 """``fit --ckpt_path best|last``: of the newest run, unless a ModelCheckpoint of the recipe has a folder of its own."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 from lightning.pytorch import Trainer
@@ -19,23 +20,20 @@ def empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("pick", ["last", "best"])
-def test_a_fit_goes_on_from_the_newest_run(pick):
+def test_a_fit_goes_on_from_the_newest_run():
     run(["fit", *SHORT])
-    resumed = run(["fit", *SHORT, "--trainer.max_epochs", "2", "--ckpt_path", pick])
-    assert resumed.given.ckpt_path.endswith("epoch=0-step=1.ckpt")
-    assert resumed.trainer.global_step == 2
+    for epochs, pick in ((2, "last"), (3, "best")):
+        resumed = run(["fit", *SHORT, "--trainer.max_epochs", str(epochs), "--ckpt_path", pick])
+        assert resumed.given.ckpt_path.endswith(f"epoch={epochs - 2}-step={epochs - 1}.ckpt")
+        assert resumed.trainer.global_step == epochs
 
 
-def test_an_audit_is_not_the_newest_run():
+def test_an_audit_is_no_run_of_fit():
     fitted = run(["fit", *SHORT])
     run(["audit", *SHORT, "--attacker", "server", "--attacks", ONE])
-    tested = run(["test", *SHORT, "--ckpt_path", "best"])
-    assert tested.given.ckpt_path == fitted.trainer.checkpoint_callback.best_model_path
-
-
-def test_an_audit_alone_is_no_run_of_fit():
-    run(["audit", *SHORT, "--attacker", "server", "--attacks", ONE])
+    best = fitted.trainer.checkpoint_callback.best_model_path
+    assert run(["test", *SHORT, "--ckpt_path", "best"]).given.ckpt_path == best
+    Path(best).unlink()
     with pytest.raises(ConfigurationError, match="--ckpt_path best: there is no checkpoint of fit below runs; give"):
         run(["test", *SHORT, "--ckpt_path", "best"])
 

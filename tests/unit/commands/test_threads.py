@@ -35,7 +35,7 @@ def threads(monkeypatch):
 
 def test_small_networks_have_one_thread_and_large_ones_keep_theirs(threads):
     assert threads("--config", "data/digits") == 1
-    assert threads("--config", "data/digits", "--model.bottom.hidden", "[2000, 2000]") == 3
+    assert threads("--config", "data/digits", "--model.bottom.hidden", "[200, 200]") == 3
 
 
 def test_a_field_keeps_its_threads(threads):
