@@ -17,10 +17,7 @@ Y: Any
 X, Y, IDS = torch.zeros(4, 6), torch.tensor([0, 1, 0, 1]), np.arange(4)
 
 WRONG = {
-    "whole numbers": (
-        Split(X.long(), Y, IDS),
-        "features of the train records are torch.int64; give a tensor of float32",
-    ),
+    "whole numbers": (Split(X.long(), Y, IDS), "of the train records are torch.int64; give a tensor of float32"),
     "numpy": (Split(X.numpy(), Y, IDS), "features of the train records are ndarray; give a tensor of float32"),
     "columns": (Split(X[:, :5], Y, IDS), "have 5 numbers for each record, the layout has 6; correct load or layout"),
     "ids": (Split(X, Y, IDS[:3]), "4 train records have 3 ids; give each record one id"),

@@ -82,10 +82,7 @@ class Own(SmallClasses):
 
 
 WRONG_LOADS = {
-    "nothing": (
-        lambda splits: None,
-        "load of Own must return a Split by the name of each split, such as {'train': Spl",
-    ),
+    "nothing": (lambda splits: None, "of Own must return a Split by the name of each split, such as {'train': Spl"),
     "tuples": (
         lambda splits: dict.fromkeys(splits, (1, 2)),
         "of each split, such as {'train': Split(features, lab",

@@ -138,10 +138,7 @@ class Shared(Partitioner):
         ),
         (lambda: Groups(ContiguousColumns(2), []), "members must have a number of parties for each part; got none"),
         (lambda: Groups(ContiguousColumns(2), [1, 0]), "members must be 1 or more for every group; got 0 for group 1"),
-        (
-            lambda: Groups(ContiguousColumns(2), [-1, 2]),
-            "members must be 1 or more for every group; got -1 for group 0",
-        ),
+        (lambda: Groups(ContiguousColumns(2), [-1, 2]), "must be 1 or more for every group; got -1 for group 0"),
         (
             lambda: Groups(None, [1, 2]).split(Layout((4,))),
             "Groups needs another partitioner; give it one, or pass Groups to a datamodule, which fills in its default",

@@ -266,10 +266,7 @@ def filed(text, parties=2):
         (filed("id,party\nr0\n"), r"it.csv cannot be read \(.*\); give"),
         (filed("id,party\nr0,first\n"), r"it.csv cannot be read \(.*\); give"),
         (filed("id,party\nr0,1\nr0,0\n"), "names 1 records twice; name each once"),
-        (
-            filed("id,party\nr0,2\n"),
-            "gives the label of record r0 to party 2, but the parties are 0 to 1; correct its number",
-        ),
+        (filed("id,party\nr0,2\n"), "label of record r0 to party 2, but the parties are 0 to 1; correct its number"),
         (filed("id,party\nr0,-1\n"), "gives the label of record r0 to party -1"),
         (filed("id,party\nx0,1\n"), "names none of the 2 training records, whose ids are like r0; use their ids"),
         (filed("id,party\n"), "names none of the 2 training records"),

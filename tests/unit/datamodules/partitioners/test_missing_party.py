@@ -23,7 +23,7 @@ SPLITS = {"train": table(23, 6, 0), "val": table(9, 6, 1), "test": table(8, 6, 2
 def fitted(tmp_path, aggregator, cut, **settings):
     torch.manual_seed(0)
     module = SplitVFL(aggregator, width=5, seed=0, optimizer=partial(torch.optim.Adam, lr=1e-2), **settings)
-    fitting = trainer(tmp_path, max_epochs=3)
+    fitting = trainer(tmp_path, max_epochs=1)
     fitting.fit(module, datamodule=Blobs(cut, batch_size=10))
     return module, fitting
 
@@ -196,10 +196,7 @@ def test_in_the_clear_they_do_without(tmp_path):
             lambda: MissingAtTest(ContiguousColumns(3), [3]).split(Layout((4,))),
             "parties names party 3, but the parties are 0 to 2; correct its number",
         ),
-        (
-            lambda: MissingAtTest(ContiguousColumns(3), [-1]).split(Layout((4,))),
-            "parties names party -1, but the parties are 0 to 2",
-        ),
+        (lambda: MissingAtTest(ContiguousColumns(3), [-1]).split(Layout((4,))), "party -1, but the parties are 0 to 2"),
         (
             lambda: MissingAtTest(ContiguousColumns(2), [0, 1]).split(Layout((4,))),
             "all 2 parties would be missing; name fewer in parties",

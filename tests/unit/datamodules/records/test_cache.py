@@ -60,7 +60,7 @@ def same(a: VerticalDataModule, b: VerticalDataModule) -> bool:
         pairs = [(one.features, other.features)]
         pairs += [(getattr(one, n), getattr(other, n)) for n in ("labels", "present", "label_holders")]
         for x, y in pairs:
-            if (x is None) != (y is None) or (x is not None and (x.dtype != y.dtype or x.tolist() != y.tolist())):
+            if (x is None) != (y is None) or (x is not None and (x.dtype != y.dtype or not torch.equal(x, y))):
                 return False
         if one.ids.dtype != other.ids.dtype or one.ids.tolist() != other.ids.tolist():
             return False

@@ -214,34 +214,32 @@ def test_whole_numbers_and_truths_reach_bottoms_as_they_are_given(precision, tmp
 
 
 def test_an_embedding_trains_predicts_and_exports(tmp_path):
-    given = {"text": texts(), "table": arrays()["table"]}
+    given = texts()
     module = split(Mean(), width=4, bottom_of={0: Words})
     before = trainer(tmp_path)
-    before.fit(module, datamodule=Arrays(given, LABELS, batch_size=10))
-    assert module.hparams["party_shapes"][0] == [1 + max(map(len, given["text"]))]
-    new = {name: array[10:20] for name, array in given.items()}
-    new["text"][0] = [1] * max(map(len, given["text"]))  # as long as the longest
-    found = predictions_of(module, Arrays(new, ids=range(10)))
+    before.fit(module, datamodule=Arrays({"text": given}, LABELS, batch_size=10))
+    assert module.hparams["party_shapes"][0] == [1 + max(map(len, given))]
+    new = Arrays(
+        {"text": [[1] * max(map(len, given)), *given[11:20]]}, ids=range(10)
+    )  # the first as long as the longest
+    found = predictions_of(module, new)
     before.save_checkpoint(tmp_path / "m.ckpt")
     again = type(module).load_from_checkpoint(tmp_path / "m.ckpt", trusted=[__name__.partition(".")[0]])
-    np.testing.assert_allclose(
-        predictions_of(again, Arrays(new, ids=range(10)))["probability_yes"], found["probability_yes"]
-    )
+    np.testing.assert_allclose(predictions_of(again, new)["probability_yes"], found["probability_yes"])
     with one_registry():
         export_model(module, tmp_path / "halves")
-    tables = {}
-    for party, (name, array) in enumerate(Arrays(new, ids=range(10))._arrays.items()):
-        columns = {f"{name}.{i}": array[:, i] for i in range(array.shape[1])}
-        path = tables[f"party-{party}"] = tmp_path / f"{name}.csv"
-        pd.DataFrame({"id": range(10), **columns}).to_csv(path, index=False)
-    folders = [tmp_path / "halves" / name for name in (*tables, "server")]
-    scored = score(folders, tables)
+    numbers = new._arrays["text"]
+    table = pd.DataFrame({"id": range(10), **{f"text.{i}": numbers[:, i] for i in range(numbers.shape[1])}})
+    path = tmp_path / "text.csv"
+    table.to_csv(path, index=False)
+    folders = [tmp_path / "halves" / name for name in ("party-0", "server")]
+    scored = score(folders, {"party-0": path})
     np.testing.assert_allclose(scored["probability_yes"], found["probability_yes"], atol=1e-5)
-    broken = pd.read_csv(tables["party-0"]).astype({"text.1": float})
+    broken = table.astype({"text.1": float})
     broken.loc[3, "text.1"] = 2.5
-    broken.to_csv(tables["party-0"], index=False)
+    broken.to_csv(path, index=False)
     with pytest.raises(ConfigurationError, match="features of party 'party-0' must be int64"):
-        score(folders, tables)
+        score(folders, {"party-0": path})
 
 
 def test_texts_become_lengths_numbers_and_zeros():

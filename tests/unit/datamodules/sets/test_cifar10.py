@@ -163,9 +163,7 @@ def test_a_planted_command_is_refused_and_not_run(folder, place, protocol):
         write_archive(folder / ARCHIVE, {f"{FOLDER}/{file}": content for file in CIFAR})
     else:
         (folder / TEST).write_bytes(content)
-    with pytest.raises(
-        ConfigurationError, match=r"is not a pickle of plain values and arrays \(it names posix\.system, wh"
-    ):
+    with pytest.raises(ConfigurationError, match=r"a pickle of plain values and arrays \(it names posix\.system, wh"):
         open_data(folder)
     assert not marker.exists()
     pickle.loads(content)  # it would have run
@@ -212,10 +210,7 @@ DAMAGE = {
     "one dimension": (pickle_of_python_2(ROWS[0], LABELS), NO_DATA),
     "a false shape": (GOOD.replace(b"M\x14\x00", b"M\x15\x00"), NO_DATA),
     "no labels": (pickle.dumps({b"data": ROWS}, 2), NO_DATA),
-    "labels missing": (
-        pickle_of_python_2(ROWS, LABELS[:7]),
-        "holds 7 labels for 20 images, or some that are not 0 to 9",
-    ),
+    "labels missing": (pickle_of_python_2(ROWS, LABELS[:7]), "7 labels for 20 images, or some that are not 0 to 9"),
     "a label too large": (pickle_of_python_2(ROWS, [10, *LABELS[1:]]), BAD_LABELS),
     "labels of text": (python_3(ROWS, ["cat"] * 20), BAD_LABELS),
 }
@@ -243,9 +238,7 @@ def test_binary_files_cut_short(tmp_path):
     ):
         open_data(tmp_path, "fit")
     path.write_bytes(content[: 7 * 3073])
-    with pytest.raises(
-        ConfigurationError, match=r"data_batch_3.bin holds 7 records instead of 20; fetch it again from"
-    ):
+    with pytest.raises(ConfigurationError, match=r"holds 7 records instead of 20; fetch it again from"):
         open_data(tmp_path, "fit")
     path.write_bytes(b"")
     with pytest.raises(ConfigurationError, match="holds 0 records instead of at least one"):

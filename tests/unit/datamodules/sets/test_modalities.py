@@ -190,13 +190,6 @@ def picture(path: Path, form: str) -> np.ndarray[Any, Any] | str:
         exif = Image.Exif()
         exif[0x0112] = 6
         image.rotate(90, expand=True).save(path, exif=exif)
-    elif form == "palette":
-        image.convert("P", palette=Image.Palette.ADAPTIVE).save(path)
-    elif form == "cmyk":
-        image.convert("CMYK").save(path, "JPEG", quality=100, subsampling=0)
-    elif form == "16 bit":
-        Image.fromarray(np.full((SIZE, SIZE), 40_000, np.uint16)).save(path)
-        return "mode I;16 does not have 8 bits a channel"
     elif form == "cut short":
         Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)).save(path)
         path.write_bytes(path.read_bytes()[:2000])
@@ -209,7 +202,7 @@ def picture(path: Path, form: str) -> np.ndarray[Any, Any] | str:
     return red
 
 
-@pytest.mark.parametrize("form", ["turned", "palette", "cmyk", "16 bit", "cut short", "no picture", "no file"])
+@pytest.mark.parametrize("form", ["turned", "cut short", "no picture", "no file"])
 def test_pictures_of_every_form_are_read_right_or_refused_by_name(tmp_path, form):
     expected = picture(tmp_path / "0.png", form)
     Image.new("RGB", (SIZE, SIZE)).save(tmp_path / "1.png")

@@ -59,9 +59,10 @@ def tables(folder: Path, ending: str) -> dict[str, str]:
     return {name: str(folder / f"{name}{ending}") for name in frames}
 
 
-@pytest.mark.parametrize("ending", [".csv", ".csv.gz"])
-@pytest.mark.parametrize("where", ["memory", "disk"])
-@pytest.mark.parametrize("preprocess", ["auto", None])
+@pytest.mark.parametrize(
+    ("preprocess", "where", "ending"),
+    [("auto", "memory", ".csv"), ("auto", "disk", ".csv.gz"), (None, "memory", ".csv.gz"), (None, "disk", ".csv")],
+)
 def test_every_file_is_opened_and_parsed_once(tmp_path, read, ending, where, preprocess):
     paths = tables(tmp_path, ending)
     settings: dict[str, Any] = {"preprocess": preprocess, "split": GivenSplit("split")}
