@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .category_steps import FillText, OneHotCategories, texts_of
+from .category_steps import FillText, OneHotCategories, different_texts, texts_of
 from .column_steps import Step
 from .date_steps import DatePart, DateParts, dates_of, formats_of, has_times
 from .number_steps import Fill, ReadBooleans, ReadNumbers, Strategy, Texts
@@ -95,10 +95,10 @@ def choose_steps(
         return Chosen(ColumnKind.NUMBERS, [ReadNumbers(), median], _perhaps_codes(filled))
     if is_datetime64_any_dtype(column):
         return _dates(column, [""], median)
-    different = set(texts_of(filled).tolist())
+    different = different_texts(filled)
     if {text.lower() for text in different} <= TRUTHS.keys() - {"1", "0", "1.0", "0.0"}:
         return Chosen(ColumnKind.BOOLEAN, [ReadBooleans(), Fill(Strategy.MOST_FREQUENT, indicator=indicator)])
-    every = different if other_rows is None else different.union(texts_of(other_rows.dropna()).tolist())
+    every = different if other_rows is None else different | different_texts(other_rows.dropna())
     return _of_texts(filled, different, every, indicator, decimal, f"column '{column.name}' of party '{party}'")
 
 

@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from .column_encoder import Unseen, tell_unseen
 from .column_steps import Reader, TextFill, chosen
 from .number_steps import Strategy, describe_fill, refuse_cells
-from .one_hot import as_known, categories_of, one_hot
+from .one_hot import as_known, one_hot
 from .party_tables import by_text
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ def texts_of(column: "pd.Series[Any]") -> "NDArray[np.str_]":
         cells = column.tolist()
         return np.array([str(int(cell)) if cell.is_integer() else str(cell) for cell in cells], dtype=np.str_)
     return by_text(column.astype(str), lambda texts: texts.str.strip().to_numpy(dtype=np.str_))
+
+
+def different_texts(column: "pd.Series[Any]") -> set[str]:
+    """The different cells as text."""
+    return set(texts_of(column if column.dtype == object else column.drop_duplicates()).tolist())
 
 
 def _refuse_missing(column: "pd.Series[Any]", party: str) -> None:
@@ -116,13 +121,12 @@ class OneHotCategories(Reader):
 
     def fit(self, column: "pd.Series[Any]", party: str) -> Self:
         _refuse_missing(column, party)
-        texts = texts_of(column)
         if not self.most:
-            return replace(self, categories=tuple(categories_of(texts)))
+            return replace(self, categories=tuple(sorted(different_texts(column))))
         from sklearn.preprocessing import OneHotEncoder  # 0.5 s, where it is used
 
         found = OneHotEncoder(max_categories=self.most, handle_unknown="infrequent_if_exist").fit(
-            texts.astype(object)[:, None]
+            texts_of(column).astype(object)[:, None]
         )
         rare = set() if found.infrequent_categories_[0] is None else set(found.infrequent_categories_[0])
         return replace(self, categories=tuple(str(c) for c in found.categories_[0] if c not in rare), rare=bool(rare))
@@ -134,14 +138,16 @@ class OneHotCategories(Reader):
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         _refuse_missing(column, party)
         columns = by_text(column, self._columns)
-        other = columns.sum(1) == 0
+        own = self.unseen is Unseen.OWN
         if not self.rare:
-            encoded = "(other)" if self.unseen is Unseen.OWN else "zeros"
-            tell_unseen(texts_of(column[other]), str(column.name), party, self.unseen, encoded)
-        return np.column_stack([columns, other]) if self.unseen is Unseen.OWN else columns
+            other = texts_of(column[columns[:, -1] > 0])
+            tell_unseen(other, str(column.name), party, self.unseen, "(other)" if own else "zeros")
+        return columns if own else columns[:, :-1]
 
     def _columns(self, cells: "pd.Series[Any]") -> "NDArray[np.float64]":
-        return one_hot(as_known(texts_of(cells), self.categories), self.categories)
+        """The columns of the categories, and one for all other cells."""
+        columns = one_hot(as_known(texts_of(cells), self.categories), self.categories)
+        return np.column_stack([columns, columns.sum(1) == 0])
 
     def describe(self) -> str:
         return f"one-hot of {len(self.categories)} categories{', others share one' * (self.unseen is Unseen.OWN)}"

@@ -72,7 +72,7 @@ class Chain(ColumnEncoder):
             numbers = step.apply(numbers)
         gaps: NDArray[np.bool_] = np.any(np.isnan(numbers), axis=1)
         refuse_cells(values, gaps, party, "are missing", "add impute to its steps, or fill them in")
-        return np.column_stack([numbers, *marks])
+        return np.column_stack([numbers, *marks]) if marks else numbers
 
     def state(self) -> dict[str, Any]:
         seen = [list(ends) for ends in self.seen]
@@ -156,7 +156,8 @@ def fit_chain(
             column = filling.fill(column)
         elif isinstance(step, Reader):
             reader = step.fit(column, party)
-            numbers = reader.read(column, party)
+            if step is not steps[-1] or not isinstance(reader, OneHotCategories):  # whose columns nobody reads here
+                numbers = reader.read(column, party)
         elif isinstance(step, WeightOfEvidence) and counts is not None:
             after.append(step.fit_to(numbers, str(column.name), party, counts))
             numbers = after[-1].apply(numbers)
