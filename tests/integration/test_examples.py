@@ -7,6 +7,8 @@ import lightning.pytorch
 import pytest
 import torch
 
+from tests.further import few
+
 FOLDER = Path(__file__).parents[2] / "examples"
 LINES = {  # the most lines of a file
     "split": 40,
@@ -33,23 +35,6 @@ LINES = {  # the most lines of a file
     "own_top": 38,
     "own_wire": 65,
 }
-SLOW = (  # a second each; the classes of own_*.py train in test_own_classes.py, except that of own_compression
-    *("absent_party", "asynchronous", "bank_and_telco", "cascade", "compare_policies", "decoupled"),
-    *("images", "laser_heads", "multi_view", "own_data_set", "privacy_budget"),
-    *(
-        "own_aggregator",
-        "own_fault",
-        "own_local_update",
-        "own_lora",
-        "own_masked_sum",
-        "own_outage",
-        "own_protocol",
-        "own_round",
-        "own_top",
-        "own_wire",
-    ),
-    "split",  # as the Python of README.md, which test_pages.py runs, with delays
-)
 
 
 def test_every_example_is_listed_and_short():
@@ -63,7 +48,7 @@ def test_every_example_is_listed_and_short():
 
 
 @pytest.mark.filterwarnings("ignore:.*`enable_progress_bar=True`.*:UserWarning")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in LINES])
+@pytest.mark.parametrize("name", few(LINES, "asynchronous"))  # those of own_*.py train in test_own_classes.py as well
 def test_an_example_trains(name, tmp_path, monkeypatch):
     """As ``python examples/NAME.py``; the accuracy is that of the last ``trainer.test``."""
     monkeypatch.chdir(tmp_path)

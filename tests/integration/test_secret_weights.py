@@ -14,7 +14,7 @@ from tests.integration.federations import BASE, prepare
 from tests.integration.injected import DIGITS, _finish, _outcome, simulated
 from tests.integration.kills import NAMES, differing
 
-SHORT = ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "6", "--trainer.limit_val_batches", "2")
+SHORT = ("--trainer.max_epochs", "1", "--trainer.limit_train_batches", "3", "--trainer.limit_val_batches", "1")
 DRAWS = ("--model.bottom.activation", "torch.nn.Dropout", "--model.top.activation", "torch.nn.Dropout")
 RECIPES = {
     "mean": ("--config", "protocol/mean", *DRAWS),
