@@ -35,8 +35,8 @@ def test_other_names_are_refused(name, message, tmp_path):
 )
 def test_a_process_that_dies_is_named_and_ends_the_others(tmp_path, monkeypatch, last, line):
     """Also those that do not act on SIGTERM, as a training that waits for the server."""
-    monkeypatch.setattr(local, "TOLD", 0.3)
-    monkeypatch.setattr(local, "GRACE", 0.3)
+    monkeypatch.setattr(local, "TOLD", 0.15)
+    monkeypatch.setattr(local, "GRACE", 0.15)
 
     def party():
         os.write(1, b"no table of mine\n")
@@ -51,7 +51,7 @@ def test_a_process_that_dies_is_named_and_ends_the_others(tmp_path, monkeypatch,
     began = time.monotonic()
     with pytest.raises(ConfigurationError, match=line):
         wait_for(processes, logs)
-    assert time.monotonic() - began < 0.6 + 1.0
+    assert time.monotonic() - began < 0.3 + 1.0
     assert not _runs(processes["other"])
 
 

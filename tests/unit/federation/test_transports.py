@@ -115,7 +115,7 @@ class Echo(Thread):
 
 
 def test_a_line_asks_once_and_hangs_up_for_a_party_that_has_left(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "HOLD", 0.3)
+    monkeypatch.setattr(job, "HOLD", 0.1)
     monkeypatch.setattr(job, "LOOK", 0.01)
     line = job._Line(tmp_path / "server")
     assert line.ask(b"one") == b""  # nobody listens yet
