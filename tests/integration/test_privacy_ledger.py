@@ -44,12 +44,19 @@ def told(module, t):
     return dict(summary_lines(t, module, ()))["privacy ledger"]
 
 
-@pytest.fixture
-def run(tmp_path):
-    """A run of 4 rounds of 10 records, its checkpoint and its ledger."""
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run of 4 rounds of 10 records, which has been moved away from where it was made."""
+    folder = tmp_path_factory.mktemp("made") / "run"
     folder.mkdir()
     fit(folder, 4)
+    return folder.rename(folder.with_name("kept"))
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A copy of the run, its checkpoint and its ledger."""
+    folder = shutil.copytree(made, tmp_path / "run")
     (ledger,) = ledgers(folder)
     return folder, folder / "4.ckpt", ledger
 
