@@ -178,7 +178,14 @@ def test_the_requests_and_the_answer_of_these_tests_are_allowed_and_have_every_f
 
 @pytest.mark.parametrize("labels", [None, 1])
 @pytest.mark.parametrize(
-    ("say", "more"), [("tell", {"labels": True}), ("order", {}), ("shape", {"shape": [7], "num_classes": 2})]
+    ("say", "more"),
+    [
+        ("tell", {"labels": True}),
+        ("order", {}),
+        ("shape", {"shape": [7], "num_classes": 2}),
+        ("cut", {}),
+        ("metrics", {}),
+    ],
 )
 def test_what_belongs_to_the_labels_comes_from_their_holder_alone(labels, say, more):
     header = {**request_of(say), **more}

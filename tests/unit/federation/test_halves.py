@@ -16,10 +16,10 @@ import torch
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Concat, MaskedSum, Mean
 from lightning_vfl.callbacks import ExperimentRecord
-from lightning_vfl.errors import ConfigurationError, MalformedFrame
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.attendance import Form
-from lightning_vfl.federation.frames import Frame, pack
+from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.link import Link, Transport
@@ -257,19 +257,6 @@ def test_gradients_at_the_cut_have_the_form_of_the_batch(request_, line):
     planned, leg = form()
     wrong = planned.misfit(request_, leg)
     assert wrong is None if line is None else re.search(line, wrong)
-
-
-@pytest.mark.parametrize("more", [{"say": "tell", "part": "cut"}, {"say": "metrics", "metrics": {"val/loss": 0.1}}])
-@pytest.mark.parametrize("labels", [None, ACTIVE])
-def test_what_belongs_to_the_last_half_comes_from_the_label_holder_alone(labels, more):
-    hub = Hub(PARTIES, Agreed(("shop", "bank", "telco"), labels))
-    content = pack({"call": 0, "at": [0, 2, 0], "turn": 0, **more})
-    for party in range(PARTIES):
-        if party == labels:
-            assert hub.read(party, [content]).party == party
-            continue
-        with pytest.raises(MalformedFrame, match="which belongs to the labels, and"):
-            hub.read(party, [content])
 
 
 @pytest.mark.parametrize(

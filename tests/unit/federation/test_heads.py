@@ -9,6 +9,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.heads_at_party import HeadsAtParty
 from lightning_vfl.federation.heads_at_server import HeadsAtServer
 from lightning_vfl.networks import MLP
+from tests.further import few
 from tests.subjects import Blobs, same, trainer
 from tests.unit.federation.test_halves import PARTIES, InMemory, points
 
@@ -19,7 +20,7 @@ CASES = {  # processes of this test share torch's generator, so that nothing dra
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", few(CASES, "ensemble", "laser with the maximum"))
 def test_weights_losses_metrics_and_predictions_are_those_of_the_simulation(tmp_path, case):
     kind, settings = CASES[case]
 
