@@ -67,43 +67,31 @@ def test_a_federation_is_the_simulation_to_the_last_bit(tmp_path):
     assert two.books["meter"]["up/embeddings"].tolist() == [5 * 32 * 64 * 4] * 2
 
 
+def under(faults):
+    """The arguments of a recipe of faults."""
+    return () if faults is None else ("--config", f"faults/{faults}")
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(("name", "faults"), CASES)
 def test_injected_faults_are_those_of_the_simulation(tmp_path, name, faults):
-    recipe = (*DIGITS, *RECIPES[name], *SHORT, *(() if faults is None else ("--config", f"faults/{faults}")))
+    recipe = (*DIGITS, *RECIPES[name], *SHORT, *under(faults))
     one = simulated(tmp_path, *recipe)
     assert one.books["rounds"]["fit"] == 10
     assert one.differences(federated(tmp_path, *recipe)) == []
 
 
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("faults", [None, *FAULTS])
-def test_asynchronous_events_are_those_of_the_simulation(tmp_path, faults):
-    draws = ("--model.bottom.activation", "torch.nn.Dropout", "--model.top.activation", "torch.nn.Dropout")
-    draws += ("--model.local_update", "LocalSteps", "--model.local_update.steps", "2")
-    recipe = (*DIGITS, "--config", "protocol/vafl", "--model.noise", "0.1", *draws, *SHORT)
-    recipe = (*recipe, "--trainer.max_epochs", "2", *(() if faults is None else ("--config", f"faults/{faults}")))
-    one = simulated(tmp_path, *recipe)
-    assert one.books["rounds"]["fit"] == 20
-    assert one.differences(federated(tmp_path, *recipe)) == []
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("faults", [None, "unreliable"])
-def test_a_top_in_halves_is_that_of_the_simulation(tmp_path, faults):
-    """The label holder, party 0, has the metrics."""
-    recipe = (*DIGITS, "--config", "protocol/u_shape", *SHORT)
-    recipe += () if faults is None else (*LATE, "--config", f"faults/{faults}")
-    one, two = simulated(tmp_path, *recipe), federated(tmp_path, *recipe)
-    assert without_loss(one).differences(two) == []
-    assert two.metrics["val/loss"]
-    assert two.books["meter"]["up/cut gradients"].tolist()[1:] == [0, 0, 0]
-    assert not any("labels" in kind for kind in two.books["meter"])
-
-
+ASYNCHRONOUS = (
+    *("--config", "protocol/vafl", "--model.noise", "0.1", "--trainer.max_epochs", "2"),
+    *("--model.bottom.activation", "torch.nn.Dropout", "--model.top.activation", "torch.nn.Dropout"),
+    *("--model.local_update", "LocalSteps", "--model.local_update.steps", "2"),
+)
+COMPRESSED = (
+    *("--model.compressor", "TopK", "--model.compressor.k", "8", "--model.compressor.feedback", "true"),
+    *("--model.gradient_compressor", "Quantise", "--model.gradient_compressor.bits", "4"),
+    *("--model.gradient_compressor.feedback", "true", "--trainer.max_epochs", "2"),
+)
 HEADS = {
     "ensemble": (),
     "laser": (),
@@ -114,16 +102,67 @@ HEADS = {
     ),
     "ensemble with dropout": ("--model.bottom.activation", "torch.nn.Dropout", *PARTLY),
 }
+SETTINGS = {
+    "momentum and steps": "--optimizer SGD --optimizer.lr 0.05 --optimizer.momentum 0.9"
+    " --lr_scheduler StepLR --lr_scheduler.step_size 1",
+    "plateau": "--lr_scheduler ReduceLROnPlateau --lr_scheduler.patience 0"
+    " --lr_scheduler.threshold 10.0 --lr_scheduler.threshold_mode abs",
+    "clipped": "--trainer.gradient_clip_val 0.1",
+    "local steps": "--model.local_update LocalSteps --model.local_update.steps 3 --trainer.gradient_clip_val 0.1"
+    " --model.bottom.activation torch.nn.Dropout",
+    "rates by party": "--model.local_update LocalSteps --model.local_update.steps 2 --model.local_update.proximal 1.0"
+    ' --model.optimizer_of={"0":{"lr":0.01,"weight_decay":0.1}}',
+    "evaluations between rounds": "--trainer.val_check_interval 3",
+}
+FURTHER = (
+    {f"asynchronous, {faults}": (*ASYNCHRONOUS, *under(faults)) for faults in (None, *FAULTS)}
+    | {f"heads, {case}": ("--config", f"protocol/{case.split()[0]}", *more) for case, more in HEADS.items()}
+    | {
+        f"compressed {name}, {faults}": (*recipe, *COMPRESSED, *under(faults))
+        for name, recipe in (("mean", RECIPES["mean"]), ("vafl", ("--config", "protocol/vafl")))
+        for faults in (None, "unreliable")
+    }
+    | {
+        f"{name}, {case}": (*RECIPES[name], "--trainer.max_epochs", "3", *more.split())
+        for name in ("concat", "recovery")
+        for case, more in SETTINGS.items()
+    }
+    | {
+        f"{name}, {parties} parties": (*RECIPES[name], "--data.partitioner.parties", parties)
+        for name in ("concat", "recovery", "lagrange_shared")
+        for parties in ("3", "8")
+    }
+)
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("case", HEADS)
-def test_heads_at_every_party_are_those_of_the_simulation(tmp_path, case):
-    recipe = (*DIGITS, "--config", f"protocol/{case.split()[0]}", *SHORT, *HEADS[case])
+@pytest.mark.parametrize("case", FURTHER)
+def test_further_recipes_are_those_of_the_simulation(tmp_path, case):
+    recipe = (*DIGITS, *SHORT, *FURTHER[case])
+    parties = int(FURTHER[case][-1]) if case.endswith("parties") else 4
     one = simulated(tmp_path, *recipe)
-    assert one.metrics["train/loss_epoch"]
-    assert one.differences(federated(tmp_path, *recipe)) == []
+    if case.startswith("asynchronous"):
+        assert one.books["rounds"]["fit"] == 20
+    if case.startswith("heads"):
+        assert one.metrics["train/loss_epoch"]
+    if case.startswith("compressed"):
+        assert int(one.books["meter"]["up/embeddings"].sum()) % (8 * 4 + 8) == 0
+    assert one.differences(federated(tmp_path, *recipe, parties=parties)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("faults", [None, "unreliable"])
+def test_a_top_in_halves_is_that_of_the_simulation(tmp_path, faults):
+    """The label holder, party 0, has the metrics."""
+    recipe = (*DIGITS, "--config", "protocol/u_shape", *SHORT)
+    recipe += () if faults is None else (*LATE, *under(faults))
+    one, two = simulated(tmp_path, *recipe), federated(tmp_path, *recipe)
+    assert without_loss(one).differences(two) == []
+    assert two.metrics["val/loss"]
+    assert two.books["meter"]["up/cut gradients"].tolist()[1:] == [0, 0, 0]
+    assert not any("labels" in kind for kind in two.books["meter"])
 
 
 DECOUPLED = (
@@ -166,56 +205,3 @@ def test_decoupled_training_is_that_of_the_simulation(tmp_path, case):
 def without_loss(outcome):
     """An outcome without the training loss, of which the server of a federation knows a part alone."""
     return replace(outcome, metrics={name: at for name, at in outcome.metrics.items() if name != "train/loss_epoch"})
-
-
-COMPRESSED = (
-    *("--model.compressor", "TopK", "--model.compressor.k", "8", "--model.compressor.feedback", "true"),
-    *("--model.gradient_compressor", "Quantise", "--model.gradient_compressor.bits", "4"),
-    *("--model.gradient_compressor.feedback", "true", "--trainer.max_epochs", "2"),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("faults", [None, "unreliable"])
-@pytest.mark.parametrize("name", ["mean", "vafl"])
-def test_compressed_messages_and_residues_are_those_of_the_simulation(tmp_path, name, faults):
-    recipe = RECIPES["mean"] if name == "mean" else ("--config", "protocol/vafl")
-    recipe = (*DIGITS, *recipe, *SHORT, *COMPRESSED, *(() if faults is None else ("--config", f"faults/{faults}")))
-    one = simulated(tmp_path, *recipe)
-    assert one.differences(federated(tmp_path, *recipe)) == []
-    assert int(one.books["meter"]["up/embeddings"].sum()) % (8 * 4 + 8) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    "settings",
-    [
-        "--optimizer SGD --optimizer.lr 0.05 --optimizer.momentum 0.9 --lr_scheduler StepLR --lr_scheduler.step_size 1",
-        "--lr_scheduler ReduceLROnPlateau --lr_scheduler.patience 0"
-        " --lr_scheduler.threshold 10.0 --lr_scheduler.threshold_mode abs",
-        "--trainer.gradient_clip_val 0.1",
-        "--model.local_update LocalSteps --model.local_update.steps 3 --trainer.gradient_clip_val 0.1"
-        " --model.bottom.activation torch.nn.Dropout",
-        "--model.local_update LocalSteps --model.local_update.steps 2 --model.local_update.proximal 1.0"
-        ' --model.optimizer_of={"0":{"lr":0.01,"weight_decay":0.1}}',
-        "--trainer.val_check_interval 3",
-    ],
-    ids=["momentum and steps", "plateau", "clipped", "local steps", "rates by party", "evaluations between rounds"],
-)
-@pytest.mark.parametrize("name", ["concat", "recovery"])
-def test_settings_of_training_mean_the_same(tmp_path, name, settings):
-    recipe = (*DIGITS, *RECIPES[name], *SHORT, "--trainer.max_epochs", "3", *settings.split())
-    one = simulated(tmp_path, *recipe)
-    assert one.differences(federated(tmp_path, *recipe)) == []
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("parties", [3, 8])
-@pytest.mark.parametrize("name", ["concat", "recovery", "lagrange_shared"])
-def test_any_number_of_parties(tmp_path, name, parties):
-    recipe = (*DIGITS, *RECIPES[name], *SHORT, "--data.partitioner.parties", str(parties))
-    one = simulated(tmp_path, *recipe)
-    assert one.differences(federated(tmp_path, *recipe, parties=parties)) == []
