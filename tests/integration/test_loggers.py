@@ -53,19 +53,12 @@ def test_tensorboard_logger(tmp_path):
     assert "summary of fit/text_summary" in events.Tags()["tensors"]
 
 
-LOUD = [  # wandb and comet leave their own sockets and files open; mlflow and comet use what others deprecate
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:You are using the plain ModelCheckpoint callback:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*pkg_resources.*"),
-]
-
-
 def loud(test):
-    for mark in LOUD:
-        test = mark(test)
+    """wandb and comet leave their own sockets and files open; mlflow and comet use what others deprecate."""
+    kinds = ("pytest.PytestUnraisableExceptionWarning", "DeprecationWarning", "FutureWarning", "ResourceWarning")
+    further = ("ignore:You are using the plain ModelCheckpoint callback:UserWarning", "ignore:.*pkg_resources.*")
+    for line in (*(f"ignore::{kind}" for kind in kinds), *further):
+        test = pytest.mark.filterwarnings(line)(test)
     return test
 
 
@@ -251,3 +244,25 @@ def test_from_python_the_record_names_the_objects(tmp_path):
     assert recipe["data"]["partitioner"] == repr(data.partitioner)
     assert recipe["model"]["parts"]["aggregator"] == "Mean()"
     assert recipe["trainer"]["max_epochs"] == 2
+
+
+NEEDS = {
+    "WandbLogger": ("wandb", "W&B has no API key; run wandb login, or add --trainer.logger.offline true"),
+    "CometLogger": ("comet_ml", "Comet has no API key; set COMET_API_KEY, or COMET_START_ONLINE=0"),
+    "MLFlowLogger": ("mlflow", "add --trainer.logger.tracking_uri sqlite:///runs.db"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("logger", NEEDS)
+@loud
+def test_an_account_that_is_missing_is_one_line(logger, tmp_path, monkeypatch):
+    package, line = NEEDS[logger]
+    pytest.importorskip(package)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "COMET_API_KEY", "COMET_START_ONLINE", "MLFLOW_ALLOW_FILE_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigurationError) as told:
+        run([*BASE, *QUIET, "--trainer.logger", logger])
+    assert line in str(told.value)
+    assert "\n" not in str(told.value)
