@@ -108,7 +108,7 @@ def test_a_round_meets_faults_rules_and_charges(tmp_path):
 
     def trained(kind):
         module = kind(MaskedSum(layout="segments", allow_single=True), width=5, seed=0, waiting=Fastest(2))
-        t = trainer(tmp_path, max_epochs=3, callbacks=[FaultInjector(PartyDropout(0.5, 0.4))])
+        t = trainer(tmp_path, max_epochs=2, callbacks=[FaultInjector(PartyDropout(0.5, 0.4))])
         t.fit(module, datamodule=Blobs(batch_size=10))
         return module
 
@@ -198,7 +198,7 @@ def test_the_laws_of_outages_of_regions_and_of_the_rule_by_information():
         assert sends[1] == sends[2]
         assert torch.equal(sends, outages.sample(7, Roster.singles(3), seed).sends)
     rule = own("outage", "EnoughInformation")
-    for information, share in (((1.0, 1.0, 1.0), 0.7), ((2.0, 1.0, 5.0), 0.3), ((2.0, 1.0, 5.0), 1.0)):
+    for information, share in (((1.0, 1.0, 1.0), 0.7), ((2.0, 1.0, 5.0), 0.3)):
         check_waiting_rule(rule(information, share, 2.0))
 
 
