@@ -1,6 +1,7 @@
 """Messages as headers and tensors, and the seals of what goes from party to party."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -37,6 +38,7 @@ def travelled(message, bits=None):
     return found
 
 
+@cache
 def messages_of(name):
     """All messages of a round, the openings and the set-up left out."""
     return [message for roll in (None, Roll.everyone(M)) for message in subject(name).play(roll).messages()[0]]
