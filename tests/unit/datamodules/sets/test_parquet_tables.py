@@ -20,6 +20,14 @@ from tests.unit.datamodules.miniature import LONG_TABLES, write_parquet
 N, GROUP = 2600, 200
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_cells():
+    """The rows of a split are drawn cell by cell: two cells of these tables."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_vfl.datamodules.records.row_split._CELL", 1200)
+        yield
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("long")
