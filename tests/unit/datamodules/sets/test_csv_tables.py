@@ -9,7 +9,7 @@ import torch
 
 from lightning_vfl.datamodules import ContiguousColumns, CSVTables, NamedColumns, Standardise, Unchanged
 from lightning_vfl.datamodules.records.party_tables import CSV
-from lightning_vfl.datamodules.records.table_files import read_table
+from lightning_vfl.datamodules.records.table_files import read_table, store_table
 from lightning_vfl.errors import ConfigurationError
 
 from ..miniature import write_csv
@@ -266,8 +266,6 @@ REFUSALS = {
         {"key": bank()["id"], "y": bank()["y"]},
         "bank.csv of party 'bank' has no id column 'id', only key, y; correct id_column or separator",
     ),
-    "infinite": (change(bank(), "age", r3="inf"), "1 feature values of the .* column 'bank.age', record 21; impute"),
-    "beyond float32": (change(bank(), "income", r3="1e300"), "1 feature values of the .* column 'income', record 21"),
 }
 
 
@@ -365,3 +363,44 @@ def test_digits_beyond_float32_survive_until_the_scaling(tmp_path):
     path = write_csv(tmp_path / "t.csv", {name: list(column) for name, column in columns.items()})
     data = open_tables({"bank": path}, normaliser=Standardise())
     assert len(data.records("train").features.unique()) == len(data.records("train"))
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("inf", "are NaN or infinite, first of party 0, column 'income', record 21; impute or remove them"),
+        (
+            "1e300",
+            r"are too large for float32, which ends at 3.4e38 \(the first is 1e\+300\), first of party 0, column",
+        ),
+        ("-1e39", r"are too large for float32, .* is -1e\+39\).* 'income', record 21; give them in another unit, or"),
+    ],
+)
+def test_numbers_that_cannot_be_used_are_told_apart(files, value, told):
+    table = bank()
+    table["income"][3] = value
+    write_csv(files["bank"], table)
+    with pytest.raises(ConfigurationError, match=f"1 feature values of the .* records {told}"):
+        open_tables(files)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "latin-1", "cp1252"])
+@pytest.mark.parametrize("beside", ["in memory", "on disk"])
+def test_another_encoding_is_told(tmp_path, encoding, beside):
+    path = tmp_path / "bank.csv"
+    path.write_text("id,größe\n1,2\n", encoding=encoding)
+    readers = {
+        "in memory": lambda: read_table(path, "bank", "id", CSV),
+        "on disk": lambda: store_table(path, "bank", "id", CSV, (), tmp_path),
+    }
+    with pytest.raises(
+        ConfigurationError,
+        match=r"bank\.csv of party 'bank' is not UTF-8 text .* or give its encoding",
+    ):
+        readers[beside]()
+
+
+def test_utf_8_with_a_mark_is_read(tmp_path):
+    path = tmp_path / "bank.csv"
+    path.write_text("id,größe\n1,2\n", encoding="utf-8-sig")
+    assert read_table(path, "bank", "id", CSV).columns.tolist() == ["größe"]

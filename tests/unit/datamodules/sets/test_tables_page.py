@@ -67,7 +67,7 @@ STOPS = {
     "1.234 after thousands of whole numbers": (["987", "45"] * 1200 + ["1.234"] * 4, "may be 1.234 or 1234"),
     "no day above 12": ([f"0{1 + i % 9}/0{1 + i // 9 % 9}/2020" for i in range(N)], "as %d/%m/%Y and as %m/%d/%Y"),
     "12abc": ([*WHOLE[:-1], "12abc"], "other texts with digits, such as '12abc'"),
-    "12 kg": ([f"{n} kg" for n in range(N)], "different texts in"),
+    "12 kg": ([f"{n} kg" for n in range(N)], "and would be left out; if these are numbers or dates, write them"),
     "every column is left out": (["5"] * N, "every column of party 'bank' is left out"),
 }
 
@@ -107,6 +107,7 @@ def test_what_stops_before_training(example, tmp_path):
     with pytest.raises(ConfigurationError) as error:
         written(tmp_path, cells).setup("fit")
     assert line in str(error.value)
+    assert "every column" in line or "column 'x' of party 'bank'" in str(error.value)
     assert "\n" not in str(error.value)
 
 
