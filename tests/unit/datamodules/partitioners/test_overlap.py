@@ -111,14 +111,12 @@ def test_records_of_other_splits_are_with_everybody(split):
         (
             lambda: opened(LimitedOverlap(LimitedOverlap(ContiguousColumns(2), 4), 4)),
             "LimitedOverlap decides already who holds the train records; give LimitedOverlap a partitioner that "
-            "divides "
-            "only columns",
+            "divides only columns",
         ),
         (
             lambda: LimitedOverlap().split(Layout((4,))),
             "LimitedOverlap needs another partitioner; give it one, or pass LimitedOverlap to a datamodule, which "
-            "fills "
-            "in its default partitioner",
+            "fills in its default partitioner",
         ),
     ],
 )

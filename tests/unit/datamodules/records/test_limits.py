@@ -38,11 +38,6 @@ def message(path, declared) -> str:
     return rf"{path.name} has [\d,]+ bytes and declares {declared:,} bytes.*environment variable {BYTES} to {declared}"
 
 
-def first(work) -> None:
-    """Imports are no part of what reading takes."""
-    peak(work)
-
-
 def test_what_a_file_may_take(monkeypatch):
     assert allowed_bytes(10) == 2**20
     assert allowed_bytes(2**20) == 100 * 2**20
@@ -61,7 +56,7 @@ def test_no_more_is_unzipped_than_an_idx_file_declares(tmp_path):
 
     with pytest.raises(ConfigurationError, match="holds at least 7841 bytes after its head instead of 7840"):
         work()
-    first(work)
+    peak(work)  # imports are no part of what reading takes
     assert peak(work) < 4 * 7840 + SLACK // 8
 
 
@@ -103,7 +98,7 @@ def test_arrays_are_counted_as_the_numbers_that_they_become(tmp_path, monkeypatc
     path = npz_bomb(tmp_path / "x.npz", numbers, kind)
     with pytest.raises(ConfigurationError, match=message(path, 16 * numbers)):
         read_views(path, None, None)
-    first(lambda: read_views(path, None, None))
+    peak(lambda: read_views(path, None, None))
     assert peak(lambda: read_views(path, None, None)) < SLACK
     monkeypatch.setenv(BYTES, str(16 * numbers))
     assert peak(lambda: read_views(path, None, None)) < 4 * 16 * numbers
@@ -116,7 +111,7 @@ def test_matlab_files_are_unpacked_in_pieces_first(tmp_path, monkeypatch, cells)
     read = read_mat if cells else lambda path: read_views(path, None, "Y")
     with pytest.raises(ConfigurationError, match=r"x.mat has [\d,]+ bytes and declares [\d,]+ bytes"):
         read(path)
-    first(lambda: read(path))
+    peak(lambda: read(path))
     assert peak(lambda: read(path)) < SLACK
     monkeypatch.setenv(BYTES, str(4 * MANY))
     assert peak(lambda: read(path)) < 4 * 2 * MANY
