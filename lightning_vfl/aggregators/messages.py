@@ -183,7 +183,7 @@ def gradients_in(answer: Message, leaves: Sequence[Tensor], view: PartyView) -> 
     shapes = {m: tuple(h.shape) for m, h in zip(view.parties, leaves, strict=True)}
     pieces = gradients_by_party(answer, shapes, view)
     hosted = zip(view.parties, leaves, strict=True)
-    return tuple(pieces[m].to(h.dtype) if m in pieces else torch.zeros_like(h) for m, h in hosted)
+    return tuple([pieces[m].to(h.dtype) if m in pieces else torch.zeros_like(h) for m, h in hosted])
 
 
 def refuse_lacking(held: Collection[Any], wanted: Iterable[int], kind: str) -> None:

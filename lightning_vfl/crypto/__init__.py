@@ -4,7 +4,7 @@ from lightning_vfl.crypto.identities import Identities, Signer, verified
 from lightning_vfl.crypto.keys import Confined, KeyPair, PairKeys, derive, hkdf
 from lightning_vfl.crypto.keystream import Keystream, insecure_words
 from lightning_vfl.crypto.mask_graph import fewest_neighbours, ring
-from lightning_vfl.crypto.pair_masks import MaskNames, PairKeystream, PairMasks, add_together, key_period
+from lightning_vfl.crypto.pair_masks import MaskNames, PairKeystream, PairMasks, add_together
 from lightning_vfl.crypto.sealed import Sealed
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "fewest_neighbours",
     "hkdf",
     "insecure_words",
-    "key_period",
     "ring",
     "verified",
 ]

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from lightning_vfl.checks import positive, within
+from lightning_vfl.checks import within
 from lightning_vfl.crypto.keys import Confined, PairKeys
 from lightning_vfl.crypto.keystream import BLOCK, PLAIN
 
@@ -34,7 +34,7 @@ class MaskNames(NamedTuple):
         stage: fit, validation, ...; each stage counts its own rounds.
         segment: the number of the sum in the round.
         rank: the rank of the process; every rank masks its own rows.
-        period: the period of the keys, ``key_period(round, rekey_every)``.
+        period: the number of the key pairs, which are renewed every few rounds.
     """
 
     purpose: str
@@ -42,23 +42,6 @@ class MaskNames(NamedTuple):
     segment: int
     rank: int
     period: int
-
-
-def key_period(round: int, rekey_every: int) -> int:
-    """The period of a round if key pairs are renewed every ``rekey_every`` rounds, from round 0 on.
-
-    Raises:
-        ConfigurationError: unless ``rekey_every`` is 1 or more.
-
-    References:
-        vFedSec, Section 4.1: set-up after every K iterations; K = 5 in its experiments (Section 5).
-
-    Examples:
-        >>> [key_period(round, 5) for round in (0, 4, 5, 14)]
-        [0, 0, 1, 2]
-    """
-    positive("rekey_every", rekey_every, whole=True)
-    return round // rekey_every
 
 
 class _Scratch(local):
@@ -296,17 +279,6 @@ class PairMasks:
         party = self.keys.party
         add_together({party: self}, {party: values}, members, names, round, graph)
 
-    def _flat(self, values: "Words", members: "Sequence[int]") -> "Words":
-        """The values as one row, after a check of them and of the members."""
-        if values.dtype != np.uint32 or not values.flags.c_contiguous:
-            raise ValueError("values of a ring must be uint32 in C order")
-        party = self.keys.party
-        if members and party not in members:
-            raise ValueError(f"the members must include party {party}; got {sorted(members)}")
-        if len(set(members)) != len(members):
-            raise ValueError(f"the members must name every party once; got {sorted(members)}")
-        return values.reshape(-1)
-
 
 def add_together(
     masks: "Mapping[int, PairMasks]",
@@ -332,17 +304,20 @@ def add_together(
     Raises:
         ValueError, RuntimeError: as ``PairMasks.add_to``.
     """
-    flat = {party: masks[party]._flat(own, members) for party, own in values.items()}
+    if len({*members}) != len(members):
+        raise ValueError(f"the members must name every party once; got {sorted(members)}")
     if graph is not None and {*graph} != {*members}:
         raise ValueError(f"the members {sorted(members)} are not those of the ring, {sorted(graph)}")
-    streams = {
-        party: {
-            other: masks[party].keystream(other, names)
-            for other in (members if graph is None else graph[party])
-            if other != party
-        }
-        for party in flat
-    }
+    flat: dict[int, Words] = {}
+    streams: dict[int, dict[int, PairKeystream]] = {}
+    for party, own in values.items():
+        if own.dtype != np.uint32 or not own.flags.c_contiguous:
+            raise ValueError("values of a ring must be uint32 in C order")
+        if members and party not in members:
+            raise ValueError(f"the members must include party {party}; got {sorted(members)}")
+        flat[party] = own.reshape(-1)
+        others = members if graph is None else graph[party]
+        streams[party] = {other: masks[party].keystream(other, names) for other in others if other != party}
     for party, own in flat.items():
         for other, stream in streams[party].items():
             if other not in flat:

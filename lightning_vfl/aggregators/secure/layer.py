@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,8 +24,8 @@ from lightning_vfl.aggregators.secure.recovery import (
     round_masks,
 )
 from lightning_vfl.aggregators.secure.ring_sums import RingSums, Segments, segments
-from lightning_vfl.checks import one_of
-from lightning_vfl.crypto import Identities, MaskNames, add_together, key_period, ring
+from lightning_vfl.checks import one_of, positive
+from lightning_vfl.crypto import Identities, MaskNames, add_together, ring
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Parties, Roster
@@ -66,7 +66,7 @@ class SecureLayer:
 
     def __post_init__(self) -> None:
         one_of("layout", self.layout, ("sum", "segments"))
-        key_period(0, self.rekey_every)
+        positive("rekey_every", self.rekey_every, whole=True)
         if self.recovery is not None and self.layout == "segments":
             raise ConfigurationError(
                 "recovery is for layout: sum; in layout: segments a lost party's group vanishes without the others"
@@ -78,7 +78,11 @@ class SecureLayer:
         commits = self.identities is not None or self.shared_with(largest) is not None
         return KeyExchange(self.recovery is not None, commits, self.identities, self.insecure_seeded_secrets)
 
-    @property
+    def period(self, round: int) -> int:
+        """The period of keys that a round belongs to; round 0 begins period 0."""
+        return round // self.rekey_every
+
+    @cached_property
     def sums(self) -> RingSums:
         """The server's half, which has no keys."""
         return RingSums(self.layout, self.bits, self.recovery)

@@ -19,7 +19,7 @@ from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.opening import check_selection
 from lightning_vfl.aggregators.secure.period_keys import bytes_of
 from lightning_vfl.aggregators.secure.recovery import FIELD, LIMBS, REVEALED, ROUND_KEYS, WORD
-from lightning_vfl.aggregators.secure.ring_sums import RingSums
+from lightning_vfl.aggregators.secure.ring_sums import RingSums, Segments
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
@@ -169,12 +169,14 @@ class MaskedWire(Wire):
         party, server = self._without_messages
         _, slots, integers = party.integers(contribution, view)
         values = dict(zip(slots, integers.numpy(), strict=True))
+        sums = self.layer.segments(view.roster)
+        counted = sums.counted(roll)
         totals = []
-        for segment, counted in enumerate(self.layer.segments(view.roster).counted(roll)):
-            summands = [values[m, segment] for m in counted]
+        for segment, members in enumerate(counted):
+            summands = [values[m, segment] for m in members]
             totals.append(np.stack(summands).sum(0) if summands else np.zeros(0, np.int64))
-        widths = tuple(h.shape[1] for h in contribution.leaves)
-        return server.aggregate(totals, view.roster, roll, widths, view.rows.ids)
+        width = contribution.leaves[0].shape[1] // len(sums.of[0])
+        return server.aggregate(totals, counted, width, view.rows.ids)
 
     @cached_property
     def _without_messages(self) -> "tuple[MaskedParty, MaskedServer]":
@@ -224,7 +226,7 @@ class MaskedParty(PartySide):
             return (), [], torch.zeros(0, dtype=torch.int32)
         numbers = [number for number, (m, _) in enumerate(sums.slots) if m in h]
         slots = [sums.slots[number] for number in numbers]
-        stacked = torch.stack([sums.part(h[m], m, segment) for m, segment in slots])
+        stacked = torch.stack([part for m in h for part in h[m].chunk(len(sums.of[m]), 1)])
         encoded = self.codec.encode(stacked, numbers, len(sums.slots), view.names, view.rows, self._own)
         if not self._tried:
             n = sums.largest
@@ -275,29 +277,31 @@ class MaskedServer(ServerSide):
     codec: Codec
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        check_uploads(messages, self.sums, view)
         sums = self.sums.segments(view.roster)
+        check_uploads(messages, self.sums, sums, view)
         uploads = messages[0]
         arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
+        counted = sums.counted(view.roll)
         totals = []
-        for segment, counted in enumerate(sums.counted(view.roll)):
-            pieces = [arrived[m][sums.of[m].index(segment)].numpy() for m in counted]
+        for segment, members in enumerate(counted):
+            pieces = [arrived[m][sums.of[m].index(segment)].numpy() for m in members]
             total = self.sums.add(pieces) if pieces else np.zeros(0, WORD)
             if pieces and uploads.alongside is not None:
                 self.sums.recover(total, uploads.alongside, messages[1], view)
             totals.append(total)
-        return self.aggregate(totals, view.roster, view.roll, view.widths, view.rows.ids)
+        return self.aggregate(totals, counted, view.widths[0] // len(sums.of[0]), view.rows.ids)
 
     def aggregate(
-        self, totals: "Sequence[NDArray[Any]]", roster: Roster, roll: Roll, widths: Widths, ids: Tensor
+        self, totals: "Sequence[NDArray[Any]]", counted: Sequence[Parties], width: int, ids: Tensor
     ) -> Aggregate:
-        """The aggregate from the sum of the integers of each segment."""
-        sums = self.sums.segments(roster)
-        width = widths[0] // len(sums.of[0])
+        """The aggregate from the sum of the integers of each segment, and the parties in it; ``width``: of a segment.
+
+        The rows are those of the records ``ids``.
+        """
         parts = []
-        for counted, total in zip(sums.counted(roll), totals, strict=True):
-            if counted:
-                parts.append(torch.from_numpy(self.codec.to_real(total, len(counted))))
+        for total, members in zip(totals, counted, strict=True):
+            if members:
+                parts.append(torch.from_numpy(self.codec.to_real(total, len(members))))
             else:
                 parts.append(torch.zeros(len(ids), width, dtype=torch.float64))
         value = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
@@ -311,30 +315,33 @@ class MaskedServer(ServerSide):
         useful = grad
         if not view.roll.complete:
             useful = grad * sums.columns(width, view.roll).to(grad.device)
-        parts = dict(enumerate(torch.split(useful, width, 1)))
-        pieces = tuple(sums.joined(parts, m) for m in included)
-        return Message(GRADIENTS, "parties", (), pieces, receivers=included, round=view.names)
+        parts = torch.split(useful, width, 1)
+        pieces = []
+        for m in included:
+            own = sums.of[m]
+            pieces.append(parts[own[0]] if len(own) == 1 else torch.cat([parts[segment] for segment in own], 1))
+        return Message(GRADIENTS, "parties", (), tuple(pieces), receivers=included, round=view.names)
 
 
-def check_uploads(messages: tuple[Message, ...], sums: RingSums, view: ServerView) -> None:
+def check_uploads(messages: tuple[Message, ...], ring: RingSums, sums: Segments, view: ServerView) -> None:
     """The masked uploads of a round, and with recovery the keys alongside and the shares that are revealed.
 
     Raises:
         MalformedMessage: naming the party.
     """
-    recovery = sums.recovery is not None
+    recovery = ring.recovery is not None
     expected = 2 if recovery else 1
     if len(messages) != expected:
         who = sorted({sender for message in messages for sender in message.senders})
         raise MalformedMessage(f"{len(messages)} messages have come from parties {who} where {expected} were expected")
     uploads = messages[0]
     names = view.names
-    of = sums.segments(view.roster).of
+    of = sums.of
     shapes = {m: (len(of[m]), len(view.rows.ids), view.widths[m] // len(of[m])) for m in view.roll.included_parties}
     more = ROUND_KEYS if recovery else None
     check_message(uploads, UPLOADS, "server", shapes, torch.uint32, names, tuple(shapes), alongside=more)
-    if sums.bits < 32:
-        refuse_outside(uploads.pieces, uploads.senders, UPLOADS, 2**sums.bits)
+    if ring.bits < 32:
+        refuse_outside(uploads.pieces, uploads.senders, UPLOADS, 2**ring.bits)
     if uploads.alongside is None:
         return
     keys = dict.fromkeys(shapes, (SIZE,))
@@ -343,5 +350,5 @@ def check_uploads(messages: tuple[Message, ...], sums: RingSums, view: ServerVie
     parties = view.roster.parties
     answering = view.roll.responders.nonzero().flatten().tolist()
     shares = dict.fromkeys(answering, (parties, LIMBS))
-    check_message(revealed, REVEALED, "server", shares, torch.int64, names, sums.needed(parties))
+    check_message(revealed, REVEALED, "server", shares, torch.int64, names, ring.needed(parties))
     refuse_outside(revealed.pieces, revealed.senders, REVEALED, FIELD.modulus)

@@ -21,7 +21,7 @@ from lightning_vfl.aggregators.secure.period_keys import (
     to_everybody,
 )
 from lightning_vfl.aggregators.secure.recovery import LIMBS, ROUND_KEYS, SHARES, Vault
-from lightning_vfl.crypto import PairKeys, PairMasks, Sealed, key_period
+from lightning_vfl.crypto import PairKeys, PairMasks, Sealed
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.crypto.sealed import OVERHEAD
 from lightning_vfl.errors import MalformedMessage
@@ -47,8 +47,7 @@ class LayerOpening(Opening):
 
     def legs(self, rows: int, roster: Roster, called: Tensor, round: int, last: int) -> tuple[Leg, ...]:
         """As in ``Opening``. The keys of absent parties, which they send when they are back, are counted here."""
-        every = self.layer.rekey_every
-        due = last < 0 or key_period(last, every) != key_period(round, every)
+        due = last < 0 or self.layer.period(last) != self.layer.period(round)
         others = 0 if roster.active is None else int(called.sum()) - int(called[roster.active])
         return _legs(self.layer, rows, roster, others, due)
 
@@ -59,7 +58,7 @@ class LayerOpening(Opening):
         if self.equivalent:
             return
         layer = self.layer
-        period = key_period(view.names.round, layer.rekey_every)
+        period = layer.period(view.names.round)
         if view.renew or (memory.stage, memory.period) != (view.names.stage, period):
             exchange = layer.exchange(view.roster)
             exchange.begin(memory, view, period)

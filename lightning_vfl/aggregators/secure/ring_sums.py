@@ -1,6 +1,6 @@
 """The server's half of the Secure Layer: which sums a round has, who is in them, and how lost masks are removed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,20 +40,18 @@ class Segments:
         """The most members that a sum has; 1: there is no sum."""
         return max(map(len, self.members), default=1)
 
-    def present(self, roll: Roll) -> list[bool]:
-        """For each segment, whether the aggregate has it."""
-        included = {*roll.included_parties}
-        return [not self.whole or included.issuperset(members) for members in self.members]
-
     def counted(self, roll: Roll) -> list[Parties]:
         """For each segment, the members whose uploads are in their sum; nobody if the segment is absent."""
         included = {*roll.included_parties}
-        segments = zip(self.members, self.present(roll), strict=True)
-        return [tuple(m for m in members if present and m in included) for members, present in segments]
+        counted = []
+        for members in self.members:
+            there = tuple([m for m in members if m in included])
+            counted.append(() if self.whole and there != members else there)
+        return counted
 
     def columns(self, width: int, roll: Roll) -> Tensor:
         """(D_out,) bool, False in the segments that are absent; ``width`` is that of one segment."""
-        return torch.tensor(self.present(roll)).repeat_interleave(width)
+        return torch.tensor([bool(members) for members in self.counted(roll)]).repeat_interleave(width)
 
     def part(self, h: Tensor, party: int, segment: int) -> Tensor:
         """(B, D), the columns of a party's embedding (B, segments · D) for one of its segments."""
@@ -63,11 +61,6 @@ class Segments:
         width = h.shape[1] // len(own)
         place = own.index(segment)
         return h[:, place * width : (place + 1) * width]
-
-    def joined(self, parts: Mapping[int, Tensor], party: int) -> Tensor:
-        """(B, segments · D), a party's columns from those (B, D) of each of its segments; the inverse of ``part``."""
-        own = self.of[party]
-        return parts[own[0]] if len(own) == 1 else torch.cat([parts[segment] for segment in own], 1)
 
 
 @lru_cache(maxsize=64)

@@ -24,7 +24,6 @@ from lightning_vfl.crypto import (
     PairKeystream,
     PairMasks,
     add_together,
-    key_period,
     pair_masks,
 )
 from lightning_vfl.crypto.pair_masks import CHUNK, _scratch
@@ -378,7 +377,7 @@ def test_no_keystream_byte_is_used_twice_in_any_run(data):
 def _mask_some_rounds(data, steps, rekey_every):
     masks = {}
     for round in range(steps):
-        period = key_period(round, rekey_every)
+        period = round // rekey_every
         members = data.draw(st.lists(st.integers(0, 3), unique=True, max_size=4))
         for stage, segment, rank in itertools.product(("fit", "validation"), (0, 1), (0, 1)):
             n = data.draw(st.sampled_from([0, 1, 3, 4, 5, 64]))
@@ -448,14 +447,6 @@ def test_a_third_party_with_a_key_is_found():
     uses = [Use(party, "key", 10 * party, 10 * party + 5) for party in range(3)]
     assert reused(uses[:2]) == []
     assert reused(uses) == [(uses[0], uses[2])]
-
-
-def test_periods_begin_every_so_many_rounds():
-    assert [key_period(round, 1) for round in range(4)] == [0, 1, 2, 3]
-    assert [key_period(round, 3) for round in range(7)] == [0, 0, 0, 1, 1, 1, 2]
-    for wrong in (0, -5):
-        with pytest.raises(ConfigurationError, match="must be a whole number, 1 or more"):
-            key_period(3, wrong)
 
 
 def test_equal_names_are_one_stream():

@@ -19,7 +19,7 @@ from lightning_vfl.aggregators.secure.opening import IDS, LayerOpening, check_se
 from lightning_vfl.aggregators.secure.period_keys import KEYS, Keys
 from lightning_vfl.aggregators.secure.recovery import ROUND_KEYS, SHARES, Recovery
 from lightning_vfl.crypto import KeyPair, PairKeystream, Sealed
-from lightning_vfl.errors import MalformedMessage
+from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.types import Roll, Roster, RoundNames, Rows
 from lightning_vfl.wire import PartyView
 from tests.examples import examples
@@ -95,6 +95,14 @@ def of_small_words(layer, roster, monkeypatch, drawn):
     monkeypatch.setattr(PairKeystream, "__init__", noting)
     monkeypatch.setattr(PairKeystream, "add_to", add_to)
     return view
+
+
+def test_periods_begin_every_so_many_rounds():
+    assert [SecureLayer(rekey_every=1).period(round) for round in range(4)] == [0, 1, 2, 3]
+    assert [SecureLayer(rekey_every=3).period(round) for round in range(7)] == [0, 0, 0, 1, 1, 1, 2]
+    for wrong in (0, -5):
+        with pytest.raises(ConfigurationError, match="rekey_every must be a whole number, 1 or more"):
+            SecureLayer(rekey_every=wrong)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3])
