@@ -200,7 +200,7 @@ def refuse_lacking(held: Collection[Any], wanted: Iterable[int], kind: str) -> N
 
 def width_of(message: Message) -> int:
     """The most frequent last dimension of the pieces; 0: there are no tensors."""
-    return common(piece.shape[-1] for piece in message.pieces if isinstance(piece, Tensor) and piece.dim()) or 0
+    return common([piece.shape[-1] for piece in message.pieces if isinstance(piece, Tensor) and piece.dim()]) or 0
 
 
 def blamed(message: Message, modulus: int, work: Callable[[], T]) -> T:

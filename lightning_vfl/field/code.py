@@ -67,12 +67,12 @@ class LagrangeCode:
                 f"{self.field} has no room for {len(points)} points (K + T + M); use a prime of at least {len(points)}"
             )
 
-    @property
+    @cached_property
     def beta(self) -> tuple[int, ...]:
         """The K + T points of secrets and masks."""
         return tuple(range(1, self.blocks + self.privacy + 1))
 
-    @property
+    @cached_property
     def alpha(self) -> tuple[int, ...]:
         """The M points of the shares."""
         first = self.blocks + self.privacy + 1

@@ -41,7 +41,7 @@ def split(x: Tensor, count: int, p: int, side: str) -> tuple[Tensor, bool]:
     if not x.numel():
         return out, True
     inner = m * n if side == "left" else n
-    run = _split_fused if fused(x) else _split_torch
+    run = _split_fused if x.is_cpu else _split_torch
     return out, run(x.view(-1, inner), out.view(-1, count, inner), p, balanced(p, count).bits)
 
 
@@ -58,7 +58,7 @@ def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
     b = b.flatten(-2)
     rows = max(1, BUFFER // (prod(batch) * s * t * n))
     partial = a.new_empty(0, 0)
-    fold = _fold_fused if fused(total) else _fold_torch
+    fold = _fold_fused if total.is_cpu else _fold_torch
     for top in range(0, m, rows):
         height = min(rows, m - top)
         if partial.shape[-2] != s * height:  # one for all chunks: the page faults of new ones cost a tenth of a product
@@ -68,11 +68,6 @@ def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
             end = start + how.chunk
             torch.matmul(tile[..., start:end], b[..., start:end, :], out=partial)
             fold(partial.view(-1, s, height, t, n), total.view(-1, m, n), left, right, p, top, start == 0)
-
-
-def fused(x: Tensor) -> bool:
-    """Whether numba works on this tensor's device."""
-    return x.device.type == "cpu"
 
 
 def short(a: Tensor, b: Tensor, p: int, batch: tuple[int, ...]) -> tuple[Tensor, bool]:

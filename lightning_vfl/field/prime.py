@@ -74,9 +74,8 @@ class PrimeField:
         """The product of two (batches of) matrices: (*, m, k) times (*, k, n), batch dimensions broadcast."""
         batch = product_shape(a.shape, b.shape)
         terms, columns = b.shape[-2:]
-        integers(a)
-        integers(b)
-        if terms <= SHORT <= columns and self.modulus < 2**31 and floats.fused(a):
+        integers(a, b)
+        if terms <= SHORT <= columns and self.modulus < 2**31 and a.is_cpu:
             out, fine = floats.short(a, b, self.modulus, batch)
             if not fine:
                 self.check(a, b)  # the error names the element
@@ -104,8 +103,7 @@ class PrimeField:
         Shapes: table (T, N, k) of any integer type, tables (h,) and rows (r,) int64 on the CPU, right (h, k, n); the
             product (h, r, n).
         """
-        on_cpu = floats.fused(table) and floats.fused(right)
-        if on_cpu and right.numel() and floats.suits(right.shape[1], self.modulus):
+        if table.is_cpu and right.is_cpu and right.numel() and floats.suits(right.shape[1], self.modulus):
             out, fine = floats.rows_times(table, tables.numpy(), rows.numpy(), right, self.modulus)
             if fine:
                 return out
@@ -243,10 +241,13 @@ def is_odd_prime(number: int) -> bool:
     )
 
 
-def integers(x: Tensor) -> None:
+def integers(*tensors: Tensor) -> None:
     """Refuse dtypes other than int64: float tensors would be rounded, narrow integers would wrap around."""
-    if x.dtype != torch.int64:
-        raise ConfigurationError(f"field elements must be int64 tensors; got {x.dtype}, convert with .to(torch.int64)")
+    for x in tensors:
+        if x.dtype != torch.int64:
+            raise ConfigurationError(
+                f"field elements must be int64 tensors; got {x.dtype}, convert with .to(torch.int64)"
+            )
 
 
 def product_shape(a: torch.Size, b: torch.Size) -> tuple[int, ...]:

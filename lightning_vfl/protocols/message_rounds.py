@@ -337,10 +337,11 @@ class MessageRounds(SplitModel):
     def coded_rows(self, batch: VerticalBatch) -> int:
         """The number of coded rows of the joint batch; without coded rows, its number of records."""
         setup = self.preparation.setup
-        source = None if setup is None else self.preparation.sources.get(stage_of(self.stage))
+        stage = stage_of(self.stage)
+        source = self.preparation.sources.get(stage)
         if setup is None or source is None:
             return joint_rows(batch).total
-        blocks = setup.arrangement(len(source), self.roster.parties, self.seed, stage_of(self.stage))
+        blocks = setup.arrangement(len(source), self.roster.parties, self.seed, stage)
         return len(blocks.coded_rows(joint_ids(batch))[0])
 
     def next_round(self, seed_global: bool = False) -> RoundNames:

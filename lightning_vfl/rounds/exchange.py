@@ -250,6 +250,7 @@ class Exchange:
         if self.tap is None:  # more answers do not change the result
             answering = answering[: self.wire.needed(self.server.roster.parties)]
         view = replace(self.parties, receivers=answering)
+        widths = dict(enumerate(self.server.widths))
         uploads: Generator[Message, Any, None] = self.sides.party.upload(self.contribution, view)
         messages: list[Message] = []
         heard: Heard | None = None
@@ -260,7 +261,7 @@ class Exchange:
                 break
             if not messages and not roll.complete:  # those of the others do not arrive in time
                 message = from_senders(message, roll.included)
-            message = side.read(message, self._widths)
+            message = side.read(message, widths)
             if self.tap is not None:
                 self._tell(message)
             messages.append(message)
@@ -276,16 +277,13 @@ class Exchange:
         """
         answer = self.sides.server.answer(grad, self.aggregate, self.server)
         if self.tap is not None:
-            self._tell(self.sides.party.read(answer, self._widths))  # a listener decodes as the receivers do
+            widths = dict(enumerate(self.server.widths))
+            self._tell(self.sides.party.read(answer, widths))  # a listener decodes as the receivers do
         grads = self.sides.party.carry(answer, self.contribution, self.parties)
         present = self.parties.present
         if present is None or self.server.present is not None or not isinstance(self.contribution, Embeddings):
             return grads
         return tuple(torch.where(present[:, m, None], g, g.new_zeros(())) for m, g in enumerate(grads))
-
-    @property
-    def _widths(self) -> dict[int, int]:
-        return dict(enumerate(self.server.widths))
 
     # ---- for an audit
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.streams import Name, permutation
-from lightning_vfl.types import Parties
+from lightning_vfl.types import Parties, Widths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,14 +91,14 @@ class Shares:
     Args:
         holders: the P parties.
         blocks: which record is where.
-        offsets: (M + 1,) where each party's columns begin.
+        widths: (M,) W of each party, how many columns it has.
         table: (P, coded rows, Σ W), int32 if the modulus fits.
         filled: coded rows that have arrived, by sender.
     """
 
     holders: Parties
     blocks: Blocks
-    offsets: tuple[int, ...]
+    widths: Widths
     table: Tensor
     filled: dict[int, int]
 
@@ -109,8 +109,5 @@ class Shares:
 
     def columns(self, party: int) -> slice:
         """The columns of a party in the table."""
-        return slice(self.offsets[party], self.offsets[party + 1])
-
-    def width(self, party: int) -> int:
-        """W of a party."""
-        return self.offsets[party + 1] - self.offsets[party]
+        end = sum(self.widths[: party + 1])
+        return slice(end - self.widths[party], end)

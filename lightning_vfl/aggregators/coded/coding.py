@@ -90,7 +90,7 @@ class Coding:
 
     def code(self, parties: int) -> LagrangeCode:
         """The code of M parties."""
-        return _code(self.field, self.blocks_for(parties), self.privacy, parties)
+        return _code_of(self, parties)
 
     def protection(self, equivalent: bool, of: str, server: str) -> str:
         """What is hidden, in words: ``of`` the others from T colluding parties, and what from the ``server``."""
@@ -115,7 +115,12 @@ class Coding:
         return torch.cat(draws, dim=1)
 
 
-_code = lru_cache(maxsize=64)(LagrangeCode)
+@lru_cache(maxsize=64)  # parties and server ask for the same one in every round
+def _code_of(coding: Coding, parties: int) -> LagrangeCode:
+    return LagrangeCode(coding.field, coding.blocks_for(parties), coding.privacy, parties)
+
+
+_fixed_point = lru_cache(maxsize=64)(FixedPoint)
 
 
 @dataclass(frozen=True)
@@ -139,13 +144,13 @@ class Scale:
             ConfigurationError: if the scale bits of the weights are settled by set-up, and set-up has not run.
         """
         if self.given != "auto":
-            return FixedPoint(field, self.l_x, self.given)
+            return _fixed_point(field, self.l_x, self.given)
         if "l_w" not in agreed:
             raise ConfigurationError(
                 "the parties have not agreed on the scale of the weights, because set-up has not run; give the "
                 "trainer a datamodule, or use evaluate: plain"
             )
-        return FixedPoint(field, self.l_x, agreed["l_w"])
+        return _fixed_point(field, self.l_x, agreed["l_w"])
 
 
 class CodedMean(Aggregator, ABC):
@@ -253,6 +258,7 @@ def _side_by_side(pieces: Sequence[Tensor]) -> Tensor:
     step = first.stride(1)
     place = first.storage_offset()
     storage = first.untyped_storage().data_ptr()
+    rows = 0
     for piece in pieces:
         if (
             piece.untyped_storage().data_ptr() != storage
@@ -261,5 +267,5 @@ def _side_by_side(pieces: Sequence[Tensor]) -> Tensor:
         ):
             return torch.cat(list(pieces), dim=1)
         place += piece.shape[1] * step
-    shape = (first.shape[0], sum(piece.shape[1] for piece in pieces), *first.shape[2:])
-    return first.as_strided(shape, first.stride())
+        rows += piece.shape[1]
+    return first.as_strided((first.shape[0], rows, *first.shape[2:]), first.stride())

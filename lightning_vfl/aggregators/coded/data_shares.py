@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,7 +34,7 @@ class DataShares(Setup):
     equivalent: bool
 
     def arrangement(self, records: int, parties: int, seed: int, stage: Stage) -> Blocks:
-        return arrangement(self.coding, records, parties, seed, stage)
+        return arrangement(self.coding.code(parties).blocks, records, seed, stage)
 
     def legs(self, records: int, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
         m = roster.parties
@@ -75,15 +74,14 @@ class DataShares(Setup):
         blocks = self.arrangement(records, m, view.names.seed, view.names.stage)
         word = torch.int32 if self.coding.field.modulus <= 2**31 else torch.int64
         table = torch.empty((len(view.parties), blocks.rows, sum(basis)), dtype=word)
-        offsets = tuple(np.cumsum((0, *basis)).tolist())
-        return Shares(view.parties, blocks, offsets, table, dict.fromkeys(range(m), 0))
+        return Shares(view.parties, blocks, basis, table, dict.fromkeys(range(m), 0))
 
     def offer(self, records: PartyRecords, memory: Shares | None, view: PartyView) -> Iterator[Message]:
         if memory is None:
             return
         m = view.roster.parties
         for party in view.parties:
-            step = max(1, SHARED_AT_ONCE // (m * memory.width(party)))
+            step = max(1, SHARED_AT_ONCE // (m * memory.widths[party]))
             for start in range(0, memory.blocks.rows, step):
                 ids = memory.blocks.at(start, min(start + step, memory.blocks.rows))  # (rows, K)
                 secrets = self._elements(records, party, ids)
@@ -112,10 +110,9 @@ class DataShares(Setup):
         return memory
 
 
-def arrangement(coding: Coding, records: int, parties: int, seed: int, stage: Stage) -> Blocks:
-    """How N records are stacked in coded rows: shuffled for training.
+def arrangement(blocks: int, records: int, seed: int, stage: Stage) -> Blocks:
+    """How N records are stacked in coded rows of K ``blocks``: shuffled for training.
 
     Evaluation goes through its records in order, so that K records in succession make a coded row.
     """
-    k = coding.blocks_for(parties)
-    return Blocks.shuffled(records, k, seed, stage) if stage == Stage.FIT else Blocks(records, k)
+    return Blocks.shuffled(records, blocks, seed, stage) if stage == Stage.FIT else Blocks(records, blocks)

@@ -26,7 +26,7 @@ def check_data_shares(message: Message, memory: Shares, at_once: int, field: Pri
     shapes = {}
     for party in range(m):
         rows_left = memory.blocks.rows - memory.filled[party]
-        width = memory.width(party)
+        width = memory.widths[party]
         shapes[party] = (min(max(1, at_once // (m * width)), rows_left), width)
     check_message(message, DATA, "peers", shapes, torch.int64, view.names, 1, view.parties, m)
     refuse_outside(message.pieces, message.senders, DATA, field.modulus)
@@ -42,7 +42,7 @@ def check_model_shares(
     """
     width = width_of(message)
     senders = included.nonzero().flatten().tolist()
-    shapes = {party: (memory.width(party), width) for party in senders}
+    shapes = {party: (memory.widths[party], width) for party in senders}
     _check_all(message, MODELS, shapes, view, ZEROS if rerandomised else None)
     if message.alongside is not None:
         _check_all(message.alongside, ZEROS, dict.fromkeys(senders, (rows, width)), view)

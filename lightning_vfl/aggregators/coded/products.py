@@ -115,10 +115,11 @@ class ProductParty(PartySide):
         batches = [[i] for i in members]
         if len({id(piece) for piece in pieces.values()}) == 1:  # as a server in this process sends them
             batches = [members]
+        codec = self.scale.codec(self.coding.field, view.agreed)
         gradients = [torch.zeros_like(w) for w in weights]
         for batch in batches:
             basis = _bases(contribution, batch)
-            rounded = self._codec(view).round_data(basis)
+            rounded = codec.round_data(basis)
             joint = (rounded.T @ pieces[view.parties[batch[0]]].to(rounded.dtype)).to(basis.dtype)
             for i, gradient in zip(batch, torch.split(joint, _heights(contribution, batch)), strict=True):
                 gradients[i] = gradient
@@ -130,7 +131,7 @@ class ProductParty(PartySide):
         Raises:
             ConfigurationError: if a sum could wrap around; every party checks its own part.
         """
-        codec = self._codec(view)
+        codec = self.scale.codec(self.coding.field, view.agreed)
         weights = [contribution.leaves[i] for i in mine]
         parties = [view.parties[i] for i in mine]
         integers = codec.quantise_weights(torch.cat(weights), lambda n: _draws(view.names, parties, weights))
@@ -142,7 +143,7 @@ class ProductParty(PartySide):
         memory = _memory(view)
         code = self.coding.code(view.roster.parties)
         mine = view.called_places
-        senders = tuple(view.parties[i] for i in mine)
+        senders = tuple([view.parties[i] for i in mine])
         elements = self.coding.field.embed(self.integers(contribution, mine, view))
         width = elements.shape[1]
 
@@ -178,9 +179,6 @@ class ProductParty(PartySide):
             products = field.add(products, blamed(hiding, field.modulus, lambda: field.totals(zeros)))
         return Message(PRODUCTS, "server", holders, products.unbind(0), round=view.names)
 
-    def _codec(self, view: PartyView) -> FixedPoint:
-        return self.scale.codec(self.coding.field, view.agreed)
-
 
 @dataclass(frozen=True)
 class ProductServer(MeanServer):
@@ -194,7 +192,7 @@ class ProductServer(MeanServer):
         senders = message.senders
         field = self.coding.field
         code = self.coding.code(view.roster.parties)
-        blocks = arrangement(self.coding, view.records, view.roster.parties, view.names.seed, view.names.stage)
+        blocks = arrangement(code.blocks, view.records, view.names.seed, view.names.stage)
         computed, within = blocks.coded_rows(view.rows.ids)
         check_results(message, PRODUCTS, len(computed), self.coding.needed(code.blocks), view)
         corrected: Parties = ()

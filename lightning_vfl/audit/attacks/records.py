@@ -52,7 +52,7 @@ class Collusion(Attack):
         points = [code.alpha[holder] for holder in holders]
         blocks = coding.field.lift(interpolate(coding.field, shares, points, code.beta[: code.blocks]))
         ids = torch.arange(seen.records)
-        row, block = arrangement(coding, seen.records, seen.roster.parties, seen.seed, Stage.FIT).place(ids)
+        row, block = arrangement(code.blocks, seen.records, seen.seed, Stage.FIT).place(ids)
         saw = f"{len(holders)} shares of each record; {code.blocks + coding.privacy} are needed"
         return Guesses(ids, blocks[block, row].double(), saw)
 
