@@ -41,8 +41,7 @@ def point(parties: int, batch: int, repeats: int = 15) -> Point:
         with account.timed("setup"):
             member = Member(number, codec, "fit")
             member.agree({**publics, number: member.own.public})
-            for other in range(number):
-                member.masks.keystream(other, MaskNames("embeddings", "fit", 0, 0, 0))
+            member.masks.keystreams(range(number), MaskNames("embeddings", "fit", 0, 0, 0))
         setups.append(account.setup)
         for round in range(ROUNDS):
             account = Bill()

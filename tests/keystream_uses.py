@@ -90,10 +90,10 @@ def recorded(party: int | None = None) -> Iterator[list[Use]]:
         names[id(self)] = sha256(b"lightning_vfl ledger" + key).hexdigest()[:16]
         kept.append(self)
 
-    def handed_out(self: PairMasks, *arguments: Any) -> PairKeystream:
-        stream = keystream(self, *arguments)
-        owners[id(stream)] = self.keys.party
-        return stream
+    def handed_out(self: PairMasks, *arguments: Any) -> dict[int, PairKeystream]:
+        streams = keystreams(self, *arguments)
+        owners.update({id(stream): self.keys.party for stream in streams.values()})
+        return streams
 
     def note(stream: PairKeystream, values: Any, round: int) -> None:
         user = owners.get(id(stream)) if masking == [None] else masking[-1]
@@ -111,14 +111,14 @@ def recorded(party: int | None = None) -> Iterator[list[Use]]:
         note(twin, minus, round)
 
     make, add, undo = PairKeystream.__init__, PairKeystream.add_to, unmask
-    between, keystream = PairKeystream.add_between, PairMasks.keystream
+    between, keystreams = PairKeystream.add_between, PairMasks.keystreams
     pairs = as_party(lambda masks, *_: masks.keys.party, PairMasks.add_to)
     own = as_party(lambda vault, party, *_: party, Vault.mask)
     with (
         patch.object(PairKeystream, "__init__", made),
         patch.object(PairKeystream, "add_to", added),
         patch.object(PairKeystream, "add_between", added_between),
-        patch.object(PairMasks, "keystream", handed_out),
+        patch.object(PairMasks, "keystreams", handed_out),
         patch.object(PairMasks, "add_to", pairs),
         patch.object(Vault, "mask", own),
         patch("lightning_vfl.aggregators.secure.ring_sums.unmask", undoing),

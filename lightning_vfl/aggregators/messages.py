@@ -164,13 +164,16 @@ def gradients_by_party(answer: Message, shapes: Mapping[int, tuple[int, ...]], v
         raise MalformedMessage(
             f"the server sent {len(answer.pieces)} '{GRADIENTS}' to {_parties(receivers)}; each party gets one"
         )
-    pieces = {m: piece for m, piece in zip(receivers, answer.pieces, strict=True) if m in shapes}
-    for party, piece in pieces.items():
+    pieces = {}
+    for party, piece in zip(receivers, answer.pieces, strict=True):
+        if party not in shapes:
+            continue
         if piece.shape != shapes[party] or not piece.is_floating_point():
             raise MalformedMessage(
                 f"'{GRADIENTS}' for party {party} are {piece.dtype} of shape {tuple(piece.shape)} where floating-point "
                 f"numbers of shape {shapes[party]} were expected"
             )
+        pieces[party] = piece
     return pieces
 
 

@@ -227,18 +227,22 @@ class PairMasks:
         self.bits = bits
         self._streams: dict[MaskNames, dict[int, PairKeystream]] = {}
 
-    def keystream(self, other: int, names: MaskNames) -> PairKeystream:
-        """The keystream of these names that this party shares with ``other``; made once.
+    def keystreams(self, members: "Sequence[int]", names: MaskNames) -> "dict[int, PairKeystream]":
+        """By other member, the keystream of these names that this party shares with it; each is made once.
 
         Raises:
             ValueError: for a party without a shared secret.
             RuntimeError: in a deep copy or a forked process.
         """
-        streams = self._streams.setdefault(names, {})
-        if other not in streams:
-            key = self.keys.key(other, "mask", self.bits, *names)
-            streams[other] = PairKeystream(key)
-        return streams[other]
+        made = self._streams.setdefault(names, {})
+        shared = {}
+        for other in members:
+            if other == self.keys.party:
+                continue
+            if other not in made:
+                made[other] = PairKeystream(self.keys.key(other, "mask", self.bits, *names))
+            shared[other] = made[other]
+        return shared
 
     def mask_of(
         self,
@@ -316,8 +320,7 @@ def add_together(
         if members and party not in members:
             raise ValueError(f"the members must include party {party}; got {sorted(members)}")
         flat[party] = own.reshape(-1)
-        others = members if graph is None else graph[party]
-        streams[party] = {other: masks[party].keystream(other, names) for other in others if other != party}
+        streams[party] = masks[party].keystreams(members if graph is None else graph[party], names)
     for party, own in flat.items():
         for other, stream in streams[party].items():
             if other not in flat:

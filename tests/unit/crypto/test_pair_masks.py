@@ -252,9 +252,10 @@ def test_streams_of_different_names_pairs_rounds_rings_and_key_pairs_differ():
     with recorded(party=0) as uses:
         masks = setting(3)
         for pair, names, round in itertools.product(((0, 1), (0, 2), (1, 2)), [NAMES, *others], range(3)):
-            streams[pair, names, round] = masks[pair[0]].keystream(pair[1], names).words(round, 16).tobytes()
-        streams["next key pairs"] = setting(2, period=1)[0].keystream(1, NAMES).words(0, 16).tobytes()
-        streams["another ring"] = setting(2, 31)[0].keystream(1, NAMES).words(0, 16).tobytes()
+            shared = masks[pair[0]].keystreams(pair, names)[pair[1]]
+            streams[pair, names, round] = shared.words(round, 16).tobytes()
+        streams["next key pairs"] = setting(2, period=1)[0].keystreams([1], NAMES)[1].words(0, 16).tobytes()
+        streams["another ring"] = setting(2, 31)[0].keystreams([1], NAMES)[1].words(0, 16).tobytes()
     assert len(set(streams.values())) == len(streams) == 3 * 6 * 3 + 2
     blocks = Counter(text[i : i + 16] for text in streams.values() for i in range(0, 64, 16))
     assert set(blocks.values()) == {1}
@@ -451,7 +452,7 @@ def test_a_third_party_with_a_key_is_found():
 
 def test_equal_names_are_one_stream():
     masks = setting(2)[0]
-    assert masks.keystream(1, NAMES) is masks.keystream(1, MaskNames(*NAMES))
+    assert masks.keystreams((0, 1), NAMES)[1] is masks.keystreams([1], MaskNames(*NAMES))[1]
 
 
 # ---- several parties in one process
