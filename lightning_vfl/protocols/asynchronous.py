@@ -193,7 +193,8 @@ class AsyncVFL(VFLModule):
 
     def upload(self, batch: VerticalBatch, event: Event) -> Tensor:
         """The new embedding (B, D_m) of the event's party. What it draws depends on the party and its own event."""
-        party, names = event.party, (Stage.FIT, "party", event.party, event.request)
+        party = event.party
+        names = (Stage.FIT, "party", event.party, event.request)
         self.bottoms.stream = self.seed, ("networks", *names)
         fresh = self.bottoms.one(party, batch.features[party])
         if self.noise and party in self.keys:

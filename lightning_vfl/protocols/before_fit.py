@@ -58,7 +58,8 @@ def check_settings(module: MessageRounds) -> None:
     Raises:
         ConfigurationError: before the parties are set up.
     """
-    trainer, joint = module.trainer, module.joint
+    trainer = module.trainer
+    joint = module.joint
     given = {Part.FAULTS: bool(module.faults.models), Part.PROCESSES: joint}
     refuse_unsupported(type(module), [part for part, is_given in given.items() if is_given])
     if Part.WAITING not in unsupported_by(type(module)):
@@ -82,7 +83,8 @@ def check_settings(module: MessageRounds) -> None:
 
 def _give_labels(module: MessageRounds) -> None:
     """Give the objective the labels of all training records, if it uses them and this process may know them."""
-    objective, data = module.objective, module.datamodule
+    objective = module.objective
+    data = module.datamodule
     if module.labels_here:
         who = objective.needs_labels
         if who is not None or (objective.may_use_labels and data is not None):
@@ -113,7 +115,9 @@ def check_start(module: Any) -> None:
     Raises:
         ConfigurationError: before the first round.
     """
-    trainer, roster, books = module.trainer, module.roster, module.books
+    trainer = module.trainer
+    roster = module.roster
+    books = module.books
     for optimizer in trainer.optimizers:
         refuse_several_steps(optimizer)
     used = "optimizer" in module.used
@@ -127,7 +131,8 @@ def check_start(module: Any) -> None:
     loader = trainer.train_dataloader
     refuse_other_records(module.preparation.sources.get(Stage.FIT), loader, type(module.aggregator).__name__)
     refuse_reloading(trainer, loader)
-    schedule, steps = getattr(loader, "schedule", None), trainer.num_training_batches
+    schedule = getattr(loader, "schedule", None)
+    steps = trainer.num_training_batches
     if schedule is None:
         books.pass_batches = steps
         books.epoch_batches = int(steps) if steps < inf else 1  # each round may have the same records

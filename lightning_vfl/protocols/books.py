@@ -125,7 +125,8 @@ class Books:
 
     def claimed(self, part: str, claim: str | None) -> str | None:
         """What may be said of a part that claims so much of all rounds, which it may have run in some rounds alone."""
-        ran, learnt = self.ran.get(part, 0), self.rounds.get(Stage.FIT, 0) - self.given_up
+        ran = self.ran.get(part, 0)
+        learnt = self.rounds.get(Stage.FIT, 0) - self.given_up
         if claim is None or ran >= learnt:
             return claim
         if not ran:

@@ -107,7 +107,8 @@ def check_validation(module: SplitModel) -> None:
 def _check_last_batch(module: SplitModel, records: int) -> None:
     """Refuse a last batch of one record, from which batch norm of features (B, width) has no variance."""
     data = module.datamodule
-    size, alone = data.batch_size, module.trainer.world_size == 1
+    size = data.batch_size
+    alone = module.trainer.world_size == 1
     if not alone or data.drop_last or not records or records % size != (1 if size > 1 else 0):
         return
     layers = (layer for network in (*module.bottoms.parties, module.top) for layer in network.modules())

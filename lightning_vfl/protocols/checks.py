@@ -39,7 +39,8 @@ def refuse_other_data(built: Any, data: Any) -> None:
     Raises:
         ConfigurationError: naming both values.
     """
-    shapes, given = [list(shape) for shape in built["party_shapes"]], [list(shape) for shape in data.party_shapes]
+    shapes = [list(shape) for shape in built["party_shapes"]]
+    given = [list(shape) for shape in data.party_shapes]
     if shapes != given:
         raise ConfigurationError(
             f"the model was built for parties of shapes {built['party_shapes']} but the data have {given}; "
@@ -64,7 +65,8 @@ def refuse_other_shapes(trained: Fitted, shapes: Sequence[Sequence[int]]) -> Non
     Raises:
         ConfigurationError: naming both.
     """
-    there, here = [list(party.shape) for party in trained.parties], [list(shape) for shape in shapes]
+    there = [list(party.shape) for party in trained.parties]
+    here = [list(shape) for shape in shapes]
     if there != here:
         raise ConfigurationError(
             f"the checkpoint is of a model for parties of shapes {there}, and the networks were built for {here}; load "
@@ -501,7 +503,9 @@ class OtherParts(ConfigurationError):
 
     def __init__(self, what: str, remedy: str, part: str = "", there: str = "") -> None:
         super().__init__(f"{what}; {remedy}")
-        self.what, self.part, self.there = what, part, there
+        self.what = what
+        self.part = part
+        self.there = there
 
 
 def refuse_other_parts(

@@ -65,7 +65,8 @@ class Costs:
 
     def cut(self, rows: int) -> tuple[Leg, ...]:
         """What crosses the cut of a top in halves in a training round, and comes back; empty for any other top."""
-        width, roster = self._cut, self.module.roster
+        width = self._cut
+        roster = self.module.roster
         if width is None or roster.active is None:
             return ()
         work = self._active_work or work_of(self.module.top.active, (width,), input_gradient=True)

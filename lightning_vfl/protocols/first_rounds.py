@@ -60,7 +60,8 @@ class Movement:
     """
 
     def __init__(self, module: SplitModel) -> None:
-        bank, bottoms = module.bottoms, {id(p) for p in module.bottoms.parameters()}
+        bank = module.bottoms
+        bottoms = {id(p) for p in module.bottoms.parameters()}
         first = {m: group[0] for group in bank.shared for m in group}  # the optimiser has its copy alone
         self._parties = [_trained(bank.parties[first.get(m, m)].parameters()) for m in range(len(bank))]
         self._others = _trained(p for p in module.parameters() if id(p) not in bottoms)

@@ -163,10 +163,6 @@ class HeadsVFL(VFLModule):
     def labels_here(self) -> bool:
         return True
 
-    @property
-    def repeats_the_past(self) -> bool:
-        return self.replayed is not None
-
     def top_width(self) -> int:
         return super().top_width() if self.exchanges else self.aggregator.widths(self.width, self.roster)[0]
 

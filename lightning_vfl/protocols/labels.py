@@ -13,7 +13,8 @@ from lightning_vfl.wire import Message
 
 def tell_of_labels(module: SplitModel, batch: VerticalBatch, names: RoundNames) -> None:
     """The labels that the active party sends to the server; nothing is sent if one of the two keeps them."""
-    active, tell = module.roster.active, module.listener(batch.record_ids)
+    active = module.roster.active
+    tell = module.listener(batch.record_ids)
     if active is None or module.halved or tell is None or batch.labels is None:
         return
     tell(Message("labels", "server", (active,), (batch.labels,), round=names))

@@ -73,7 +73,8 @@ class LaserVFL(HeadsVFL):
 
     def subsets(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """(M, M, B, M) bool: for each head and size, a subset of the record's holders with the head's party in it."""
-        parties, device = self.roster.parties, batch.record_ids.device
+        parties = self.roster.parties
+        device = batch.record_ids.device
         there = Roll.everyone(parties).holders(batch.record_ids, batch.present)
         rows = joint_rows(batch)
         lots = draws(names, rows, parties**3, "laser").to(device).view(-1, parties, parties, parties)
@@ -93,7 +94,8 @@ class LaserVFL(HeadsVFL):
             self.books.meter.add(leg)
 
     def seconds(self, rows: int) -> float:
-        costs, parties = self.costs.of_round(rows), self.roster.parties
+        costs = self.costs.of_round(rows)
+        parties = self.roster.parties
         head = self.costs.work[1]
         heads = torch.full((parties,), (head.forward + head.backward) * rows * parties, dtype=torch.float64)
         sending = sum(float(self.clock.transfer(leg).max()) for leg in self.training_legs(rows))

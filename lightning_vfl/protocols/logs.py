@@ -26,7 +26,8 @@ def log_step(module: SplitModel, step: Step, batch: VerticalBatch, batch_idx: in
         batch_idx: its number in the epoch.
     """
     loss = step.loss if step.logged is None else step.logged
-    trainer, books = module.trainer, module.books
+    trainer = module.trainer
+    books = module.books
     total = len(batch.record_ids) if batch.joint is None else batch.joint.total
     if books.epoch_loss.number != module.current_epoch:
         books.epoch_loss = EpochLoss(module.current_epoch)

@@ -278,7 +278,10 @@ class MessageRounds(SplitModel):
 
         ``roster``: names the party that joins the embeddings, if not the server does.
         """
-        rows, roster, prepared, traits = joint_rows(batch), roster or self.roster, self.preparation, self.traits
+        rows = joint_rows(batch)
+        roster = roster or self.roster
+        prepared = self.preparation
+        traits = self.traits
         joiner = None if roster is self.roster else roster.active
         clear = type(self.wire) is InTheClear
         present = batch.present
@@ -330,7 +333,8 @@ class MessageRounds(SplitModel):
 
         ``roster``: names the party that joins the embeddings, if not the server does.
         """
-        last, opening = self.books.opened.get(names.stage, -1), self.preparation.opening
+        last = self.books.opened.get(names.stage, -1)
+        opening = self.preparation.opening
         legs = () if opening is None else opening.legs(rows, roster or self.roster, called, names.round, last)
         return self.books.enter_opening(legs, names.stage, names.round)
 
@@ -428,7 +432,8 @@ class MessageRounds(SplitModel):
 
     def prepare(self, stage: Stage, split: str) -> None:
         """Let the parties set up a stage before its first round, and count the traffic of the set-up."""
-        setup, name = self.aggregator.setup, type(self.aggregator).__name__
+        setup = self.aggregator.setup
+        name = type(self.aggregator).__name__
         if self.datamodule is not None:
             present = self.datamodule.records(split).present
             self.wire.refuse_partly_held(present, self.roster)
@@ -444,7 +449,9 @@ class MessageRounds(SplitModel):
         who = f"{name} is set up before the first round and must know the records"
         source = needed_data(self.datamodule, who).records(split)
         refuse_blocks(source, name)
-        prepared, names, basis = self.preparation, RoundNames(self.seed, stage, 0), self.costs.basis_widths
+        prepared = self.preparation
+        names = RoundNames(self.seed, stage, 0)
+        basis = self.costs.basis_widths
         if stage == Stage.FIT and self.trainer.ckpt_path is None:
             prepared.start_over()
         prepared.begin(stage, source)
@@ -454,7 +461,8 @@ class MessageRounds(SplitModel):
             agreed, memory = set_up_all(setup, records, basis, self.roster, names, prepared.agreed, name, hear)
         else:
             agreed, memory = self.place.set_up(self, source, names, prepared.agreed)
-        prepared.agreed, prepared.memory[stage] = dict(agreed), memory
+        prepared.agreed = dict(agreed)
+        prepared.memory[stage] = memory
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         for leg in prepared.uncounted(setup.legs(len(source), basis, self.roster), stage, fitting):
             self.books.meter.add(leg)
@@ -471,7 +479,8 @@ class MessageRounds(SplitModel):
         """Refuse a waiting rule and a policy that do not suit each other, the faults or the aggregator."""
         needed = self.wire.needed(self.roster.parties)
         slow = self.faults.stragglers(self.roster)
-        first, quiet = self.costs.legs(1)[0], self.wire.traits.loses_quietly
+        first = self.costs.legs(1)[0]
+        quiet = self.wire.traits.loses_quietly
         check_pair(self.waiting, self.missing, self.faults.silent, slow, needed, first.gate, quiet)
         self._refuse_missing()
         late = first.gate == Gate.RULE and self.waiting.leaves_out  # a mere timeout is counted when it happens
@@ -494,7 +503,8 @@ class MessageRounds(SplitModel):
 
     def _refuse_missing(self) -> None:
         """Refuse a policy that does not work with this aggregator or with several processes."""
-        policy, aggregator = type(self.missing).__name__, type(self.aggregator).__name__
+        policy = type(self.missing).__name__
+        aggregator = type(self.aggregator).__name__
         everybody = torch.ones(self.roster.parties, dtype=torch.bool)
         counted = self.missing.plan(everybody, ~everybody)
         if self.missing.stand_in is None and counted is not None and counted.any():

@@ -260,19 +260,26 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
             warnings.filterwarnings("ignore", message=r"Attribute '\w+' is an instance of `nn.Module`")
             self.save_hyperparameters()
         stored = self.hparams, self._hparams_initial
-        given, signature = names_given(self, self.hparams), inspect.signature(type(self)).parameters
+        given = names_given(self, self.hparams)
+        signature = inspect.signature(type(self)).parameters
         drop_others(*stored, {*given, *signature})
         self._lost = plain_settings(*stored, self.seed, party_shapes, num_classes, party_groups, given)
         del self._made_with  # a copy of the module needs no copy of its arguments
-        self.aggregator, self.width, self.active = aggregator, width, active
+        self.aggregator = aggregator
+        self.width = width
+        self.active = active
         self.protected_evaluation = evaluate == "protocol" or (evaluate == "auto" and aggregator.private_evaluation)
-        self._bottom, self._top, self._metrics = bottom, top, metrics
+        self._bottom = bottom
+        self._top = top
+        self._metrics = metrics
         self._named_bottoms = bottom_of or {}
         self._bottom_of: dict[int, BottomFactory] = {}  # by number, when the parties are known
         self._named_settings = settings_by_owner(optimizer_of)
         self._optimizer_of: dict[int | str, dict[str, Any]] = {}  # by number, as above
         self.halved = isinstance(top, Mapping)
-        self._objective, self._optimizer, self._lr_scheduler = objective, optimizer, lr_scheduler
+        self._objective = objective
+        self._optimizer = optimizer
+        self._lr_scheduler = lr_scheduler
         self.waiting = waiting or WaitForAll()
         self.missing = missing or Exclude()
         self.local_update = local_update
@@ -298,7 +305,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         self.label_privacy = PrivacyBooks()
         self.privacy_ledger = privacy_ledger
         self.summed = SummedSets()
-        self.keys, self.used = {}, set()
+        self.keys = {}
+        self.used = set()
         self._absence_tried = self._rows_tried = self._decoding_tried = False
         self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
         self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
@@ -601,7 +609,9 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
             self.wire.downlink(1, self.embedding_widths, self.roster)  # refuses widths that cannot be sent
 
     def _take_wire(self, wire: Wire) -> None:
-        self.wire, self.traits, self.sides = wire, wire.traits, Sides.of(wire)
+        self.wire = wire
+        self.traits = wire.traits
+        self.sides = Sides.of(wire)
 
     @property
     def compresses(self) -> bool:

@@ -124,7 +124,8 @@ class VFLModule(MessageRounds):
             refuse_other_batches(batch)
         if self._movement is not None and self._movement.is_over:
             self._end_first_rounds()
-        self._within_round, self._entered = True, None
+        self._within_round = True
+        self._entered = None
         self._pending = None  # of the round before, if its step of the optimiser was made by hand
         names = self.next_round(seed_global=self.seeds_networks)
         try:
@@ -148,7 +149,8 @@ class VFLModule(MessageRounds):
 
     def _end_first_rounds(self) -> None:
         """Check once whose weights the first rounds have changed."""
-        movement, self._movement = self._movement, None
+        movement = self._movement
+        self._movement = None
         if movement is not None:
             check_movement(self, movement)
 
@@ -190,7 +192,8 @@ class VFLModule(MessageRounds):
         """Restore equal copies of shared bottoms; let the protocol use the parameters of after the step."""
         if self.learns_locally:
             return
-        step, self._pending = self._pending, None
+        step = self._pending
+        self._pending = None
         if self.roster.shared:
             self.bottoms.follow()
         if step is not None and step.after_optimizer is not None:
@@ -228,7 +231,8 @@ class VFLModule(MessageRounds):
     @toolkit_hook
     def setup(self, stage: str) -> None:
         """Refuse unsuitable data and trainer settings before anything runs."""
-        self._pending, self._within_round = None, False
+        self._pending = None
+        self._within_round = False
         self.forget(*SET_UP)  # an interrupted run may have left shares and keys
         check_setup(self, stage)
 
@@ -259,7 +263,8 @@ class VFLModule(MessageRounds):
         """Refuse unsuitable optimisers and loaders; store the number of mini-batches of a pass."""
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)
-        self._movement, self._compared = None if self.place is not None else Movement(self), False
+        self._movement = None if self.place is not None else Movement(self)
+        self._compared = False
         check_start(self)
 
     # ---- the hooks of a fit

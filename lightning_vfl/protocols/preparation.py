@@ -86,7 +86,8 @@ class Preparation:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the settings and the metered stages from a checkpoint."""
-        self.agreed, self.booked = dict(state.get("agreed", {})), set(state.get("booked", ()))
+        self.agreed = dict(state.get("agreed", {}))
+        self.booked = set(state.get("booked", ()))
 
 
 def set_up_all(

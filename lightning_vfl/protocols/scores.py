@@ -82,7 +82,8 @@ class Scores(nn.Module):
         """
         refuse_other_batches(batch)
         output: Tensor = module.evaluated(batch, module.next_round())
-        place, attendance = module.place, module.attendance
+        place = module.place
+        attendance = module.attendance
         missed = place is not None and not len(output)  # by a party that has come back
         if missed or not module.scores_here:
             return output

@@ -160,7 +160,8 @@ class SplitVFL(VFLModule):
         schedule = getattr(self.trainer.train_dataloader, "schedule", None)
         if schedule is None or self.norm is None or not isinstance(self.norm.norm, nn.modules.batchnorm._BatchNorm):
             return
-        processes, smallest = self.trainer.world_size, min(len(ids) for ids, _ in schedule.epoch(0))
+        processes = self.trainer.world_size
+        smallest = min(len(ids) for ids, _ in schedule.epoch(0))
         if smallest < 2 * processes:
             raise ConfigurationError(
                 f"the smallest batch of an epoch has {smallest} records, but the norm needs two records in each of the "
@@ -210,7 +211,8 @@ class SplitVFL(VFLModule):
         if downlink.event is not None:
             rows_of_labels = self.label_privacy.places[Stage.FIT][joint_ids(batch)]
             self.label_privacy.spend(names.round, downlink.event, rows_of_labels)
-        labels, rows = labels_of(batch), joint_rows(batch)
+        labels = labels_of(batch)
+        rows = joint_rows(batch)
         records = rows.total / self.trainer.world_size  # whose mean loss is differentiated
         return guard.guarded(value, lambda g: downlink.protect(g, labels, names, rows.start), records)
 

@@ -115,7 +115,8 @@ def table_of_sizes(parties: int, weigh: Callable[[int, int, int], float]) -> Ten
 
 def repeated(batch: VerticalBatch, copies: int, present: Tensor, weights: Tensor | None) -> VerticalBatch:
     """``copies`` of the batch one after the other; features are left as they are, because embeddings are repeated."""
-    labels, joint = batch.labels, batch.joint
+    labels = batch.labels
+    joint = batch.joint
     return batch._replace(
         labels=None if labels is None else labels.repeat(copies, *(1,) * (labels.dim() - 1)),
         record_ids=batch.record_ids.repeat(copies),

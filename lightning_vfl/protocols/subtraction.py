@@ -93,7 +93,8 @@ class SummedSets:
         self._records = {
             stage: {tuple(who): summed.numpy().copy() for who, summed in sets} for stage, sets in sums.items()
         }
-        self.network, self.run = str(state.get("network", "")), str(state.get("run", ""))
+        self.network = str(state.get("network", ""))
+        self.run = str(state.get("run", ""))
         self.loads += 1
 
 

@@ -24,7 +24,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_vfl.errors import ConfigurationError
 
 BOOKS = "lightning_vfl"  # the key of a protocol's own entries in a checkpoint
-OWN, LIBRARIES = "lightning_vfl", ("torch", "torchmetrics")
+OWN = "lightning_vfl"
+LIBRARIES = ("torch", "torchmetrics")
 KINDS = (nn.Module, Optimizer, LRScheduler)  # the classes accepted from the libraries; a metric is an nn.Module
 _PROGRAMS = tuple(f"{OWN}.{name}" for name in ("__main__", "cli", "commands", "study"))  # these modules run programs
 _INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning.cli.instantiate_module")
@@ -224,7 +225,8 @@ class _Check:
         return None
 
     def _refused(self, path: str, where: str) -> ConfigurationError:
-        first, root = where.partition(".")[0], path.strip("'").partition(".")[0]
+        first = where.partition(".")[0]
+        root = path.strip("'").partition(".")[0]
         own = "" if first.startswith("_") else f", or give your own {first}"
         if _below(path.strip("'"), self.trusted) or (root == "__main__" and self._found(path.strip("'")) is None):
             return ConfigurationError(

@@ -206,7 +206,8 @@ class Exchange:
 
     def _in_the_clear(self, leaves: Tensors) -> Tensor:
         """``plain`` of the embeddings. Autograd differentiates it: a node would take 0.7 ms more at M = 28."""
-        server, stand_in = self.server, self.policy.stand_in
+        server = self.server
+        stand_in = self.policy.stand_in
         if self.tap is not None:
             leaves = _Heard.apply(self.tap, server, *leaves)  # type: ignore[no-untyped-call]  # torch's
             members = server.roll.included_parties
@@ -243,7 +244,8 @@ class Exchange:
 
     def send(self) -> Aggregate:
         """Send all legs of the round one after the other; returns the server's decoded aggregate."""
-        roll, side = self.server.roll, self.sides.server
+        roll = self.server.roll
+        side = self.sides.server
         if self.wire.traits.equivalent:
             return self.wire.clear(self.contribution, self.parties, roll)
         answering = roll.responding
@@ -322,13 +324,15 @@ class _Heard(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tap: Tap, server: ServerView, *leaves: Tensor) -> Tensors:
         ctx.set_materialize_grads(False)
-        ctx.tap, ctx.server = tap, server
+        ctx.tap = tap
+        ctx.server = server
         return leaves
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         server: ServerView = ctx.server
-        members, ids = server.roll.included_parties, server.rows.ids
+        members = server.roll.included_parties
+        ids = server.rows.ids
         like = next(g for g in grads if g is not None)
         sent = ((m, grads[m]) for m in members)  # to a party that changes nothing in the aggregate, zeros
         pieces = tuple(like.new_zeros(len(ids), server.widths[m]) if g is None else g for m, g in sent)

@@ -421,7 +421,8 @@ def mutable_objects(start: Any) -> list[Any]:
     must hold nothing mutable.
     """
     objects: list[Any] = []
-    queue, seen = [start], set()
+    queue = [start]
+    seen = set()
     while queue:
         one = queue.pop()
         if isinstance(one, IMMUTABLE) or id(one) in seen:

@@ -103,7 +103,8 @@ def fewest_parties_are_included_if_all_arrive_at_once(subject: Subject) -> None:
     """``fewest`` is what ``close`` includes when nobody is late."""
     for needed in range(1, subject.parties + 1):
         who, _ = subject.close(torch.zeros(subject.parties, dtype=torch.float64), needed)
-        count, fewest = int(who.sum()), subject.rule.fewest(subject.parties, needed)
+        count = int(who.sum())
+        fewest = subject.rule.fewest(subject.parties, needed)
         require(count == fewest, f"{count} parties are included, fewest says {fewest} (needed = {needed})")
 
 

@@ -299,7 +299,8 @@ class BatchLabelCounts(Attack):
 
     def run(self, seen: Seen, known: Known) -> Guesses:
         prior = asked_for(known.prior)
-        rounds, counts = [], []
+        rounds = []
+        counts = []
         for entry in seen.transcript.find(TOP_GRADIENTS, "up"):
             batch = len(entry.ids)
             if seen.classes == 2:  # one output, for class 1

@@ -116,7 +116,8 @@ class PrivacyBooks:
             place, after = (folder, "") if self.seat is None else (self.seat.path, self.seat.after)
             whole = not self._resumed or self.seat is not None
             self.ledger = PrivacyLedger.begin(place or Path(), self.accountant, whole, self.known, after)
-            self.known, self._known = self.ledger.known, self._reference()
+            self.known = self.ledger.known
+            self._known = self._reference()
         words = self._in_words(ids) if self.seat is not None else None
         if names:
             self._name(ids)
@@ -271,7 +272,9 @@ class PrivacyBooks:
         """Restore a checkpoint; take the charges of its ledger if it is found; ``near``: the checkpoint's file."""
         self._start_over()
         self._beside = None
-        self._known, self._near, self._resumed = state.get("ledger"), near, bool(state)
+        self._known = state.get("ledger")
+        self._near = near
+        self._resumed = bool(state)
         if not state:
             self.accountant = None
             return
@@ -292,9 +295,13 @@ class PrivacyBooks:
 
     def _start_over(self) -> None:
         """An account without records and without charges."""
-        self.accountant, self.ledger, self._known, self._resumed = PrivacyAccountant(0), None, None, False
+        self.accountant = PrivacyAccountant(0)
+        self.ledger = None
+        self._known = None
+        self._resumed = False
         self.known = KnownRecords(token_hex(16))
-        self.trained, self.clear = np.zeros(0, bool), np.zeros(0, np.int64)
+        self.trained = np.zeros(0, bool)
+        self.clear = np.zeros(0, np.int64)
         self.places = {}
 
     def _find_charges(self, ledger: str) -> None:
@@ -333,7 +340,9 @@ class PrivacyBooks:
                     f"were released after the checkpoint cannot be charged; put it back to {self._known['path']} or "
                     f"beside the checkpoint, or {self._way_out()}"
                 )
-            self.ledger, self._known, self._resumed = None, None, True
+            self.ledger = None
+            self._known = None
+            self._resumed = True
 
     def _way_out(self) -> str:
         if self.seat is None or self._known is None:
@@ -359,8 +368,11 @@ class PrivacyBooks:
                 f"the privacy ledger {ledger.path} has fewer charges than the checkpoint, so lines are missing; "
                 "restore the file from a copy"
             )
-        self.accountant, self.ledger, self.known = accountant, ledger, ledger.known
-        self.trained, self.clear = ledger.trained, ledger.clear
+        self.accountant = accountant
+        self.ledger = ledger
+        self.known = ledger.known
+        self.trained = ledger.trained
+        self.clear = ledger.clear
         self._known = self._reference()
 
     def _name(self, ids: "Ids") -> None:

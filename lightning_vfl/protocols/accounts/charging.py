@@ -67,7 +67,8 @@ def open_evaluation(module: SplitModel, loader: Any, batches: Any, possible: Seq
         ConfigurationError: for a loader whose records have no ids, for a ledger that is missing or does not fit, and
             for a budget without room for the evaluation.
     """
-    stage, privacy = stage_of(module.stage), module.privacy
+    stage = stage_of(module.stage)
+    privacy = module.privacy
     if module.protected_evaluation:
         refuse_unaccounted(type(module.aggregator).__name__, loader)
     records = getattr(loader, "records", None)
@@ -89,7 +90,8 @@ def open_evaluation(module: SplitModel, loader: Any, batches: Any, possible: Seq
 
 def next_evaluation(module: SplitModel) -> Tensor:
     """Positions in the account of the records that the next validation of a fit releases through the protocol."""
-    trainer, privacy = module.trainer, module.privacy
+    trainer = module.trainer
+    privacy = module.privacy
     loader = one_loader(trainer.val_dataloaders)
     if not module.protected_evaluation or not hasattr(loader, "records"):
         return torch.empty(0, dtype=torch.int64)
@@ -135,7 +137,8 @@ def _evaluated(loader: Any, batches: Any) -> Tensor:
 
 def _open(module: SplitModel, privacy: PrivacyBooks, names: Any, trains: bool, names_them: bool) -> None:
     """Open an account in the process that writes, and let the others follow."""
-    trainer, failure = module.trainer, None
+    trainer = module.trainer
+    failure = None
     if trainer.is_global_zero:
         try:
             words = privacy.open(names, _ledger_folder(trainer), module.privacy_ledger, trains, names_them)
@@ -188,7 +191,8 @@ def _charge(
     event = accounting.event(parties, module.embedding_widths, roster)
     if event is None:
         return
-    rows, training = module.privacy.places[stage][joint_ids(batch)], stage == Stage.FIT
+    rows = module.privacy.places[stage][joint_ids(batch)]
+    training = stage == Stage.FIT
     if not training:  # before a round of training, ``PrivacyBudget`` has reserved the worst one
         module.privacy.refuse_above((event,), rows, f"a batch of the {stage}")
     number = module.books.rounds[str(module.stage)] - 1

@@ -122,7 +122,8 @@ def planned_releases(schedule: Schedule, records: int, limits: Limits) -> Releas
 def releases_by_epoch(schedule: Schedule, records: int, limits: Limits) -> Iterator[Releases]:
     """The releases of the first epoch, of the first two, and so on; endless unless ``limits.steps`` is reached."""
     times = np.zeros(records, np.int64)
-    rounds, batches = 0, limits.batches_of(schedule.steps)
+    rounds = 0
+    batches = limits.batches_of(schedule.steps)
     for epoch in count():
         left = batches if limits.steps is None else min(batches, limits.steps - rounds)
         for positions, _ in islice(schedule.epoch(epoch), left):

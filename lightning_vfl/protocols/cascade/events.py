@@ -67,7 +67,8 @@ class Ends:
         The first half is the computation of the active party, with all parameters as at START. The second half is the
         computation of the receivers, with their current parameters.
         """
-        replica, learning = self.memory.replicas.of[event.party], plan.round.learning
+        replica = self.memory.replicas.of[event.party]
+        learning = plan.round.learning
         leaves, computed = self.collect(replica, batch, event, plan.round)
         roster = self.module.roster.joined_by(event.party)
         value, exchange = self.module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
@@ -92,7 +93,8 @@ class Ends:
         self, replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """The embeddings (B, D_m) that the active party joins, as leaves with gradients, and the parties that ran."""
-        parties, in_the_clear = self.module.roster.parties, self.module.aggregator.wire is None
+        parties = self.module.roster.parties
+        in_the_clear = self.module.aggregator.wire is None
         computed = tuple(range(parties))
         if in_the_clear:  # only embeddings that are read are computed
             computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))
@@ -118,7 +120,8 @@ class Ends:
         self.memory.receive(event.party, event.start)
         for party, after in plan.late.items():
             self.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
-        roll, names = plan.roll, RoundNames(self.module.seed, Stage.FIT, event.number)
+        roll = plan.roll
+        names = RoundNames(self.module.seed, Stage.FIT, event.number)
         view = ServerView(names, self.module.roster, joint_rows(batch), roll, self.module.embedding_widths)
         arrived = tuple(h[m] for m in roll.included_parties)
         filled = filled_in(stand_in, Message("embeddings", "server", roll.included_parties, arrived), view)
@@ -134,7 +137,8 @@ class Ends:
         self, tap: Tap, party: int, ids: Tensor, names: RoundNames, plan: EventPlan, message: EventMessage
     ) -> None:
         """Tell an audit what the active party sends besides embeddings and their gradients."""
-        module, learning = self.module, tuple(plan.round.learning)
+        module = self.module
+        learning = tuple(plan.round.learning)
         tell = partial(tap.sent, ids=ids, at=party)
         if module.aggregator.opening is None:
             tell(Message(IDS, "peers", (party,), (ids.expand(module.roster.parties, -1),), round=names))

@@ -48,7 +48,8 @@ class CascadeMemory(Memory):
     def begin(self, replicas: Replicas) -> bool:
         """Store new replicas, in the loaded state if there is one; returns whether there was one."""
         self._replicas = replicas
-        resumed, self._resumed = self._resumed, {}
+        resumed = self._resumed
+        self._resumed = {}
         if resumed:
             replicas.load_state(resumed)
         return bool(resumed)

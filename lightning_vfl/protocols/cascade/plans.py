@@ -17,7 +17,8 @@ from lightning_vfl.simulation.clock import injected
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.wire import Gate, Leg
 
-IDS, ID_BITS = "record ids", 64
+IDS = "record ids"
+ID_BITS = 64
 
 
 class Traffic(NamedTuple):
@@ -101,8 +102,11 @@ class EventPlanner:
         return plan
 
     def _planned(self, number: int, party: int, rows: int, opening: float, held: Tensor | None) -> EventPlan:
-        module, traffic, stretch = self.module, self.traffic(party, rows), self._stretch[party]
-        costs, roster = traffic.costs, module.roster
+        module = self.module
+        traffic = self.traffic(party, rows)
+        stretch = self._stretch[party]
+        costs = traffic.costs
+        roster = module.roster
         everybody = torch.ones(roster.parties, dtype=torch.bool)
         held = everybody if held is None else held
         usable = partial(self._usable, party)
@@ -131,13 +135,15 @@ class EventPlanner:
                 reached = deliver.receives & deliver.links[:, 0]
                 was_late = torch.zeros_like(reached)
                 was_late[list(late)] = True
-                learners, answered = reached.where(was_late, round.learners), round.answered | was_late
+                learners = reached.where(was_late, round.learners)
+                answered = round.answered | was_late
                 round = replace(round, learners=learners, answered=answered)
         return EventPlan(round, there=True, steps=steps, returns=steps and bool(deliver.receives[party]))
 
     def _beyond(self, traffic: Traffic, round: RoundPlan, backward: RoundOutcome, party: int) -> float:
         """The seconds between the last bottom's update and the return of the top from the collaborator."""
-        costs, clock = traffic.costs, self.module.clock
+        costs = traffic.costs
+        clock = self.module.clock
         learning = (costs.answering + costs.backward * backward.slowdown).where(round.learners, 0.0)
         way = sum(float(clock.transfer(leg)[party]) for leg in (traffic.top_gradients, traffic.top))
         return max(0.0, float(learning[party] + backward.delay[party]) + way - float(learning.max()))
@@ -176,7 +182,8 @@ class EventPlanner:
 
     def _costs(self, party: int, rows: int) -> RoundCosts:
         """The costs of a faultless collection and delivery."""
-        module, roster = self.module, self.module.roster.joined_by(party)
+        module = self.module
+        roster = self.module.roster.joined_by(party)
         bottoms, top = module.costs.work
         widths = module.embedding_widths
         legs = [_without(leg, party) for leg in module.wire.legs(rows, widths, (), roster)]
@@ -199,7 +206,9 @@ class EventPlanner:
 
     def _opening_seconds(self, number: int, party: int, rows: int) -> float:
         """The seconds before any computation: the record ids and the aggregator's opening."""
-        opening, traffic, roster = self.module.aggregator.opening, self.traffic(party, rows), self.module.roster
+        opening = self.module.aggregator.opening
+        traffic = self.traffic(party, rows)
+        roster = self.module.roster
         if opening is None:
             return traffic.asking
         everybody = torch.ones(roster.parties, dtype=torch.bool)

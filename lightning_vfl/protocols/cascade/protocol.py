@@ -325,13 +325,15 @@ class CascadeVFL(VFLModule):
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run the END of a period."""
-        event, counts = needed_event(batch, self), self.counts
+        event = needed_event(batch, self)
+        counts = self.counts
         counts.begun = max(counts.begun, event.number + 1)
         counts.periods = max(counts.periods, event.request + 1)
         self.clock.advance_to(event.end)
         if not self.distributed:
             return self._step_in_one_place(batch)
-        party, rows = event.party, len(batch.record_ids)
+        party = event.party
+        rows = len(batch.record_ids)
         plan = self._plans.pop(event.number, None) or self.planner.plan(event.number, party, rows, self._held(batch))
         self._enter(plan, party, rows, names)
         if self.trainer.is_last_batch:
@@ -379,7 +381,9 @@ class CascadeVFL(VFLModule):
         self.counts.sent_back[party] = plan.returns
         if not plan.there:
             return
-        meter, round, traffic = self.books.meter, plan.round, self.planner.traffic(party, rows)
+        meter = self.books.meter
+        round = plan.round
+        traffic = self.planner.traffic(party, rows)
         if round.roll.called.any():
             self.enter_opening(rows, names, round.roll.called, self.roster.joined_by(party))
         if self.aggregator.opening is None:
@@ -444,7 +448,8 @@ def _refuse_parts(aggregator: Aggregator, policy: MissingPolicy) -> None:
     Raises:
         ConfigurationError: naming those that work.
     """
-    name, missing = type(aggregator).__name__, type(policy).__name__
+    name = type(aggregator).__name__
+    missing = type(policy).__name__
     if aggregator.form is not Embeddings:
         raise ConfigurationError(
             f"{name} computes on shares of records and models, so parties receive no gradients of embeddings; use "

@@ -74,7 +74,8 @@ class Replicas:
     @torch.no_grad()
     def refresh(self, party: int, top: bool = True) -> None:
         """Copy the current bottoms for a party that begins a period, and the global top if the party received it."""
-        replica, live = self.of[party], self.live
+        replica = self.of[party]
+        live = self.live
         _copy(replica.bottom_tensors, live.bottom_tensors)
         if top:
             _copy(replica.top_tensors, live.top_tensors)

@@ -56,7 +56,9 @@ class _Surrogate(torch.autograd.Function):
     def forward(
         ctx: Any, loss: Tensor, decay: float, scale: Tensor, gradients: tuple[Tensor, ...], count: int, *of: Tensor
     ) -> Tensor:
-        ctx.decay, ctx.scale, ctx.gradients = decay, scale, gradients
+        ctx.decay = decay
+        ctx.scale = scale
+        ctx.gradients = gradients
         ctx.save_for_backward(*of[count:])
         return loss.detach().clone()
 

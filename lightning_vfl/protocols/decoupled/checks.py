@@ -125,7 +125,8 @@ def try_objective(
     Raises:
         ConfigurationError: for losses and embeddings that no participant could learn from, naming the objective.
     """
-    who, x = f"losses of {type(objective).__name__}", torch.zeros(members, 2, *shape)
+    who = f"losses of {type(objective).__name__}"
+    x = torch.zeros(members, 2, *shape)
     for weight in (None, torch.ones(members, 2)):
         try:
             with torch.enable_grad(), torch.random.fork_rng(devices=[]):

@@ -137,7 +137,8 @@ def guest_losses(
             return own, list(h.unbind(0))
         losses.update(zip(team, own.unbind(0), strict=True))
         embeddings.update(zip(team, h.unbind(0), strict=True))
-    rows, device = features[0].shape[0], features[0].device
+    rows = features[0].shape[0]
+    device = features[0].device
     nothing = next(iter(losses.values())).detach() * 0 if losses else torch.zeros((), device=device)
     return (
         torch.stack([losses.get(m, nothing) for m in range(len(alive))]),

@@ -330,7 +330,8 @@ class DecoupledVFL(VFLModule):
         self._host_seconds = self._host_flops / self.clock.server_speed
         tables = self.host_count if self.faults.tell_hosts_apart else 1
         self.replay.refuse_above_limit(tables)
-        buffers, encodings = tables * self.replay.table_bytes, self.replay.records * self.top_width() * 4
+        buffers = tables * self.replay.table_bytes
+        encodings = self.replay.records * self.top_width() * 4
         rank_zero_info(
             f"the hosts' buffers of {self.replay.records:,} records take {buffers / 1e6:,.1f} MB, the owner's "
             f"encodings up to {encodings / 1e6:,.1f} MB"
@@ -400,9 +401,11 @@ class DecoupledVFL(VFLModule):
         """Count an iteration of guests and hosts; who learns in it under the faults."""
         counts = self.counts
         if counts.collected:  # a second fit: collect again later, and measure seconds from now
-            counts.collected, counts.begun = False, self.clock.seconds
+            counts.collected = False
+            counts.begun = self.clock.seconds
             counts.own_seconds.zero_()
-        number, counts.iterations = counts.iterations, counts.iterations + 1
+        number = counts.iterations
+        counts.iterations += 1
         outcome = self.faults.at(number, self.roster)
         return Iteration(number, outcome, outcome.announced & outcome.sends)
 

@@ -52,8 +52,12 @@ class ReplayBuffers(nn.Module):
     ) -> None:
         super().__init__()
         one_of("register", register, get_args(Register))
-        self.records, self.widths, self.hosts = records, tuple(widths), hosts
-        self.register_kind, self.dtype, self.limit_bytes = register, dtype, limit_bytes
+        self.records = records
+        self.widths = tuple(widths)
+        self.hosts = hosts
+        self.register_kind = register
+        self.dtype = dtype
+        self.limit_bytes = limit_bytes
         self.refuse_above_limit(1)
         self.tables = nn.ModuleList([self._table()])
         self._known = [torch.zeros(records, dtype=torch.bool)]
@@ -96,7 +100,9 @@ class ReplayBuffers(nn.Module):
                     registers[m] = embeddings[m].detach() if there else registers[m]
 
     def _write(self, number: int, ids: Tensor, embeddings: Sequence[Tensor], arrived: list[bool]) -> None:
-        table, known, registers = self._all()[number], self._known[number], self._registers[number]
+        table = self._all()[number]
+        known = self._known[number]
+        registers = self._registers[number]
         literal = self.register_kind == "message"
         if all(arrived) and ids.dim() == 1:
             table.write_all(ids, embeddings)

@@ -10,8 +10,10 @@ from lightning_vfl.types import Stage
 
 def exposure_of(module: SplitModel, group: tuple[int, ...], schedule: Any) -> Exposure:
     """What the updates of a group disclose in this training; without a datamodule, the batches are unknown."""
-    data, planned = module.datamodule, module.trainer.estimated_stepping_batches
-    records, batches = 0, []
+    data = module.datamodule
+    planned = module.trainer.estimated_stepping_batches
+    records = 0
+    batches = []
     if data is not None and schedule is not None:
         present = data.records("train").present
         records = len(data.records("train")) if present is None else int(present[:, list(group)].any(1).sum())

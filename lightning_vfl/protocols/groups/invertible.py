@@ -83,7 +83,8 @@ def refuse_readable(aggregator: Aggregator, roster: Roster, allowed: bool) -> No
         ConfigurationError: for embeddings in the clear, for sums to which only groups with shared bottoms contribute,
             and for an aggregator that claims an ε, which does not cover exact updates.
     """
-    group, name = roster.shared[0], type(aggregator).__name__
+    group = roster.shared[0]
+    name = type(aggregator).__name__
     if aggregator.accounting is not None:
         raise ConfigurationError(
             f"parties {list(group)} share a bottom, but the ε of {name} does not cover their model updates; use groups "

@@ -81,7 +81,8 @@ def _solved(seen: Seen, seconds: float) -> Drifted:
     words = []
     for (served, upload), layer in zip(trainings, layers, strict=True):
         if layer is None:
-            columns, how = linear(served), ""
+            columns = linear(served)
+            how = ""
         else:
             columns, how = _fitted(served, layer, deadline - time.monotonic(), fits_left)
             fits_left -= 1
