@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from math import nan
 
 import torch
 from torch import Tensor
@@ -65,26 +66,25 @@ def faulty_output(
     """
     costs = forward_costs(module, batch, names)
     plan = plan_evaluation(module, costs, batch, names, faults)
+    roll = plan.roll
     if plan.reached:
-        module.clock.advance(module.enter_opening(joint_rows(batch).total, names, plan.roll.called))
+        module.clock.advance(module.enter_opening(joint_rows(batch).total, names, roll.called))
     module.books.enter(plan, costs)
     module.clock.advance(plan.seconds)
     if module.protected_evaluation:
-        charge_evaluation(module, plan.roll, plan.sent[0], batch)
-    parties = plan.roll.holders(batch.record_ids, batch.present)
+        charge_evaluation(module, roll, plan.sent[0], batch)
+    parties = roll.holders(batch.record_ids, batch.present)
     if plan.skipped:
-        parties = torch.zeros_like(parties)
-    answered = module.answers(parties)
-    if plan.skipped:
+        nobody = torch.zeros_like(parties)
         shape = module.output_in_the_clear(batch, Roll.everyone(module.roster.parties))
-        return torch.full_like(shape, float("nan")), Attendance(parties, answered)
+        return torch.full_like(shape, nan), Attendance(nobody, module.answers(nobody))
     if module.protected_evaluation:
-        output = module.run_round(batch, names, plan.roll, policy_of(module))[0]
+        output = module.run_round(batch, names, roll, policy_of(module))[0]
     else:
-        h = tuple(
-            x if plan.roll.included[m] else torch.zeros_like(x) for m, x in enumerate(module.bottoms(batch.features))
-        )
-        columns = module.aggregator.columns(module.embedding_widths, plan.roll)
-        output = module.output_of(h, plan.roll, batch.present, columns)
-    nothing = output.new_full((), float("nan"))
-    return torch.where(answered.view(-1, *(1,) * (output.dim() - 1)), output, nothing), Attendance(parties, answered)
+        embeddings = module.bottoms(batch.features)
+        h = tuple(x if roll.included[m] else torch.zeros_like(x) for m, x in enumerate(embeddings))
+        columns = module.aggregator.columns(module.embedding_widths, roll)
+        output = module.output_of(h, roll, batch.present, columns)
+    answered = module.answers(parties)
+    no_prediction = ~answered.view(-1, *(1,) * (output.dim() - 1))
+    return output.masked_fill(no_prediction, nan), Attendance(parties, answered)
