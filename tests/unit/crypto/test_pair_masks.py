@@ -299,7 +299,11 @@ class AllWords:
 def test_every_message_of_a_given_sum_is_equally_likely(monkeypatch, bits, hidden):
     """Lemma 4.1 of vFedSec, by enumeration: all words of the three pairs, in a ring of 2 to 8 elements."""
     size, masks, words = 2**bits, setting(3, bits), {}
-    monkeypatch.setattr(PairMasks, "keystream", lambda self, j, names: AllWords(words[frozenset((self.keys.party, j))]))
+
+    def keystreams(self, members, names):
+        return {j: AllWords(words[frozenset((self.keys.party, j))]) for j in members if j != self.keys.party}
+
+    monkeypatch.setattr(PairMasks, "keystreams", keystreams)
     seen = Counter()
     for drawn in itertools.product(range(size), repeat=3):
         words.update(zip(map(frozenset, ((0, 1), (0, 2), (1, 2))), drawn, strict=True))

@@ -18,7 +18,8 @@ WAYS = ("fused", "threads", "source", "torch")
 @pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(floats, "fused", lambda x: False)
+        for step in ("split", "fold"):
+            monkeypatch.setattr(floats, f"_{step}_fused", getattr(floats, f"_{step}_torch"))
     if request.param == "threads":
         monkeypatch.setattr(floats, "PARALLEL", 1)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
