@@ -71,7 +71,7 @@ def smoothed(
         served: the steps.
         layer: the hidden layer of every bottom.
         seed: of the start.
-        seconds: the time that the fit may take; one evaluation of the run may come on top.
+        seconds: the time that the fit may take; one evaluation of the run may come on top. ``inf``: no limit.
         iterations: of Adam.
 
     Raises:
@@ -88,8 +88,8 @@ def smoothed(
     sharpest = SHARPNESS[-1]
     first_misfit = run.misfit(start, sharpest)
     left = seconds - (time.monotonic() - began)
-    possible = int(ADAM_SHARE * left / per_iteration)
-    planned = max(min(iterations, possible), 0)
+    possible = ADAM_SHARE * left / per_iteration
+    planned = max(int(min(iterations, possible)), 0)
 
     unknowns = best = start
     lowest = first_misfit
