@@ -5,6 +5,7 @@ calls ``call`` in a thread for each request; the thread of the server's trainer 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -21,6 +22,7 @@ from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.fields import refuse_request
 from lightning_vfl.federation.frames import Frame, pack, unpack_pieces
 from lightning_vfl.federation.long_waits import LongWait
+from lightning_vfl.federation.spans import span
 from lightning_vfl.federation.watch import Peer
 
 T = TypeVar("T")
@@ -256,7 +258,8 @@ class Hub:
             leg: whose messages are awaited; its seconds are counted.
         """
         waiting = LongWait(self._silent)
-        with self.changed:
+        at = (self._closed or DOOR.at)._asdict()  # the round that has begun
+        with span(leg, **at) if leg else nullcontext(), self.changed:
             self._waits = began = monotonic()
             try:
                 while True:

@@ -13,6 +13,7 @@ from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.fields import MOST_PARTIES, refuse_answer
 from lightning_vfl.federation.frames import Frame, pack, unpack_pieces
 from lightning_vfl.federation.hub import At, Hub, Key
+from lightning_vfl.federation.spans import span
 from lightning_vfl.federation.watch import Peer
 
 START = At(0, 0, -1)  # before the first round
@@ -160,7 +161,8 @@ class Link:
                 "allows; raise it on all hosts"
             )
         self.asked = began = monotonic()
-        frame = self.transport.exchange(content, self._read)
+        with span(say, **key.at._asdict(), turn=key.turn):
+            frame = self.transport.exchange(content, self._read)
         self.asked = None
         self.seconds[say] = self.seconds.get(say, 0.0) + monotonic() - began
         standing = frame.header.get("standing")

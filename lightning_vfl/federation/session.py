@@ -30,6 +30,7 @@ from lightning_vfl.federation.refusals import refuse_unfederated
 from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.federation.run import Run
+from lightning_vfl.federation.spans import exported
 from lightning_vfl.federation.versions import upgrade
 from lightning_vfl.federation.watch import State, counts, watched
 from lightning_vfl.protocols.accounts.books import SeatLedger
@@ -90,7 +91,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         return State(charter.federation, name, started, phase, waited, peers, **counts(run.model, hub.seconds))
 
     try:
-        with watched(run.seat, state):
+        with exported(charter.server.name), watched(run.seat, state):
             told(f"{charter.federation}: waiting for {', '.join(names)} at {run.way.place}")
             reception.await_all(charter.patience.join)
             for line in reception.remarks(run.about()["versions"]):
@@ -145,7 +146,7 @@ def take_part(run: Run, name: str, new_ledger_after: str = "") -> None:
         return State(charter.federation, name, started, phase, waited, server, **counts(run.model, link.seconds))
 
     try:
-        with watched(seat, state):
+        with exported(name), watched(seat, state):
             run.take_seat(Seat(party))
             hello = {
                 **run.about(),

@@ -14,6 +14,7 @@ from lightning_vfl.federation.charter import Charter, SeatFile
 from lightning_vfl.federation.connections import options, raise_descriptors, refuse_taken, renewable_credentials
 from lightning_vfl.federation.identity import load
 from lightning_vfl.federation.log import log
+from lightning_vfl.federation.spans import span
 from lightning_vfl.serving.drift import Drift
 from lightning_vfl.serving.messages import METHOD, SERVICE, Ask, Embeddings, Hello, Keys, Withheld, read, written
 from lightning_vfl.serving.metrics import Metrics
@@ -263,7 +264,10 @@ class Gateway:
         content = written(Ask(number, server.manifest.model, ids))
         futures = {name: party.ask(number, content) for name, party in asked.items()}
         if futures:
-            await asyncio.wait(futures.values(), timeout=self._deadline)
+            with span("parties", asked=len(asked), records=len(ids)) as current:
+                answered, _ = await asyncio.wait(futures.values(), timeout=self._deadline)
+                if current is not None:
+                    current.set_attribute("lightning_vfl.answered", len(answered))
         answers = {}
         for name, future in futures.items():
             answer = future.result() if future.done() else None

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lightning_vfl.federation.log import log
+from lightning_vfl.federation.spans import span
 from lightning_vfl.serving.batches import Batches, Full
 from lightning_vfl.serving.endpoint import said_of
 from lightning_vfl.serving.gateway import Gateway
@@ -93,17 +94,23 @@ class Counted:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") != "/predict":
+            await self._app(scope, receive, send)
+            return
         began = monotonic()
 
         async def counting(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
+                if current is not None:
+                    current.set_attribute("http.response.status_code", message["status"])
                 seconds = monotonic() - began
                 self._metrics.requests.add(seconds)
                 self._metrics.answers[message["status"]] += 1
                 log("request", status=message["status"], milliseconds=round(1000 * seconds, 3))
             await send(message)
 
-        await self._app(scope, receive, counting if scope.get("path") == "/predict" else send)
+        with span("POST /predict") as current:
+            await self._app(scope, receive, counting)
 
 
 def pages(gateway: Gateway, batches: Batches) -> FastAPI:

@@ -10,6 +10,7 @@ from functools import partial
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter, SeatFile
 from lightning_vfl.federation.log import log
+from lightning_vfl.federation.spans import exported
 from lightning_vfl.serving.batches import Batches
 from lightning_vfl.serving.endpoint import Endpoint, said_of
 from lightning_vfl.serving.gateway import Gateway
@@ -47,7 +48,7 @@ async def run_gateway(gateway: Gateway, read: Read, listen: str, gather: float, 
     """
     from lightning_vfl.serving.http import HTTPServer, pages  # fastapi and uvicorn, which an endpoint does not need
 
-    with _listening(listen) as place:
+    with exported("gateway"), _listening(listen) as place:
         await gateway.start()
         app = pages(gateway, Batches(gateway.predict, gather, size))
         server = HTTPServer.of(app)
