@@ -109,7 +109,7 @@ def test_production_with_little_noise_predicts_what_predict_writes(aggregator, c
 
 def test_a_model_with_shares_is_refused_in_one_line(tmp_path):
     exported = Exported(tmp_path, LagrangeShared(), protected=True)
-    with pytest.raises(
-        ConfigurationError, match="LagrangeShared protects embeddings in a way that production does not"
-    ):
-        exported.endpoint("bank")
+    for start in (lambda: exported.endpoint("bank"), lambda: exported.gateway(1.0)):
+        with pytest.raises(ConfigurationError, match=r"LagrangeShared .* production does not") as error:
+            start()
+        assert "\n" not in str(error.value)
