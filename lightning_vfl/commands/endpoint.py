@@ -30,7 +30,10 @@ class EndpointCommand(AloneCommand):
             "--table", type=str, required=True, metavar="FILE", help="the records: CSV, Parquet or arrays"
         )
         parser.add_argument(
-            "--training", type=str, metavar="FILE", help="the records of training: drift against them is in the log"
+            "--training",
+            type=str,
+            metavar="FILE",
+            help="the records of training, for drift; default: what the half says of them",
         )
         parser.add_argument("--id_column", type=str, default="id", help="column of the ids")
         parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
@@ -61,7 +64,7 @@ class EndpointCommand(AloneCommand):
         endpoint = Endpoint(half, charter, seat, drift)
         print(f"party {endpoint.name}: {len(half):,} records, model {half.manifest.model[:12]}", flush=True)
         print(endpoint.in_the_clear, *filter(None, [endpoint.limits]), sep="\n", flush=True)
-        asyncio.run(run_endpoint(endpoint, read))
+        asyncio.run(run_endpoint(endpoint, read, seat.metrics))
         return 0
 
 

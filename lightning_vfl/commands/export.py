@@ -5,14 +5,20 @@ from typing import TYPE_CHECKING
 
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import short
+from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from jsonargparse import ArgumentParser
+
+    from lightning_vfl.protocols import VFLModule
+    from lightning_vfl.types import VerticalBatch
 
 _ABOUT = (
     "Write each party's half of a trained model (the scaling of its features and its bottom) and the server's half "
     "(the aggregation and the top), each as a program of torch.export and in ONNX, with a manifest. A half has no "
-    "weight and no scaling of another half. No recipe and no training data are needed."
+    "weight and no scaling of another half. No recipe and no training data are needed, except for --statistics."
 )
 
 
@@ -32,6 +38,12 @@ class ExportCommand(Command):
         )
         parser.add_argument("--party", type=str, help="name or number of a party, or server; default: every half")
         parser.add_argument(
+            "--statistics",
+            type=bool,
+            default=False,
+            help="keep mean and deviation of embeddings and predictions in the training of the run, for drift",
+        )
+        parser.add_argument(
             "--trusted", type=str, nargs="+", default=[], help="packages whose classes the checkpoint may name"
         )
 
@@ -44,6 +56,28 @@ class ExportCommand(Command):
         given = cli.given
         path = Path(find_checkpoint(given.ckpt_path, [Path(RUNS)]))
         out = folder_of_run(str(path), []) / "export" if given.out is None else Path(given.out)
-        for folder in write_halves(load_trained(path, given.trusted), out, given.party):
+        trained = load_trained(path, given.trusted)
+        training = batches_of_training(cli, path, trained.module) if given.statistics else ()
+        for folder in write_halves(trained, out, given.party, training):
             print(f"{short(folder.resolve())}: manifest.json and the programs of '{folder.name}'")
         return 0
+
+
+def batches_of_training(cli: CLI, checkpoint: Path, module: "VFLModule") -> "Iterable[VerticalBatch]":
+    """The batches of the records of training, from the data of the recipe in the folder of the run.
+
+    Raises:
+        ConfigurationError: for a run without a recipe, and for data that are read or scaled otherwise than in training.
+    """
+    from lightning_vfl.commands.run_recipe import recipe_of
+
+    parser = cli.data_parser()
+    data = parser.instantiate_classes(parser.parse_object({"data": recipe_of(checkpoint)["data"]}))["data"]
+    data.setup("fit")
+    if module.fitted is None or not data.fitted.prepares_as(module.fitted):
+        raise ConfigurationError(
+            f"the data of the run are not those of {checkpoint.name} any more: columns, classes or scaling differ; "
+            "leave --statistics out"
+        )
+    batches: Iterable[VerticalBatch] = data.train_dataloader()
+    return batches

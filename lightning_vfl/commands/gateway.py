@@ -27,7 +27,10 @@ class GatewayCommand(AloneCommand):
             "half", type=str, nargs="+", metavar="HALF", help="folder of the server's exported half; of each version"
         )
         parser.add_argument(
-            "--training", type=str, metavar="FILE", help="predictions of training records (CSV): /metrics has the drift"
+            "--training",
+            type=str,
+            metavar="FILE",
+            help="predictions of training records (CSV), for drift; default: what the half says",
         )
         parser.add_argument("--http", type=str, default="127.0.0.1:8080", help="host:port for requests, without TLS")
         parser.add_argument(

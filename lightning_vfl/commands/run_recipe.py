@@ -45,7 +45,7 @@ def recipe_of_run(
     pick = Pick.LAST if command == "fit" else Pick.BEST
     checkpoint = find_checkpoint(value, [Path(folder) for folder in dict.fromkeys([RUNS, *folders])], pick)
     parts = [part for part in _ALL if (not data if part == "data" else not model)]
-    of_run = {part: setting for part, setting in _recipe_of(Path(checkpoint)).items() if part in parts}
+    of_run = {part: setting for part, setting in recipe_of(Path(checkpoint)).items() if part in parts}
     others = [words for words in options if words[0].partition("=")[0] != _OPTION]
     return of_run, others if command in ANEW else [*others, [f"{_OPTION}={checkpoint}"]]
 
@@ -54,7 +54,7 @@ def _names_class(spec: Any) -> bool:
     return isinstance(spec, dict) and "class_path" in spec
 
 
-def _recipe_of(checkpoint: Path) -> dict[str, Any]:
+def recipe_of(checkpoint: Path) -> dict[str, Any]:
     """The recipe in the folder of the run that has written a checkpoint.
 
     The folder is searched and not the checkpoint: a recipe runs code, and a checkpoint may come from others.

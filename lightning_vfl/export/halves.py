@@ -44,7 +44,11 @@ class PartyNetwork(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, D), the embedding."""
-        embedding: Tensor = self.bottom(self.scaled(features))
+        return self.embedding(self.scaled(features))
+
+    def embedding(self, scaled: Tensor) -> Tensor:
+        """(B, D), the embedding of scaled features (B, *S)."""
+        embedding: Tensor = self.bottom(scaled)
         return embedding if self.clipped is None else self.clipped(embedding).to(embedding.dtype)
 
     def scaled(self, features: Tensor) -> Tensor:

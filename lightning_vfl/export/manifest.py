@@ -93,6 +93,21 @@ class Protection:
 
 
 @dataclass(frozen=True)
+class Moments:
+    """The mean and the standard deviation of a half's outputs for the records of training.
+
+    Args:
+        records: N.
+        mean: of each of the D numbers of an output.
+        deviation: of each of them; 0: all records have the same number.
+    """
+
+    records: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class PartyHalf:
     """What a manifest says about a party.
 
@@ -152,6 +167,7 @@ class Manifest:
         outputs: of the programs.
         programs: the file for each engine.
         versions: of the packages that wrote the files, and of the operators of ONNX.
+        training: the moments of the outputs for the records of training; None: they were not computed.
     """
 
     name: str
@@ -161,6 +177,7 @@ class Manifest:
     outputs: tuple[Port, ...]
     programs: Mapping[Engine, Program]
     versions: Mapping[str, str] = field(default_factory=dict)
+    training: Moments | None = None
 
     def write(self, folder: Path) -> None:
         """Write the file."""
@@ -235,12 +252,15 @@ def _restored(content: Mapping[str, Any]) -> dict[str, Any]:
         for side in ("inputs", "outputs")
     }
     programs = {Engine(name): Program(**program) for name, program in content["programs"].items()}
+    moments = content.get("training")
+    training = None if moments is None else Moments(**{name: _frozen(value) for name, value in moments.items()})
     return (
         {name: value for name, value in content.items() if name != "kind"}
         | ports
         | {
             "half": half,
             "programs": programs,
+            "training": training,
         }
     )
 

@@ -1,6 +1,6 @@
 """Write halves of a trained model into folders, and check what has been written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +12,8 @@ from torch import Tensor
 from lightning_vfl import __version__
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.export.engines import open_program
-from lightning_vfl.export.manifest import SERVER, Engine, Manifest
+from lightning_vfl.export.manifest import SERVER, Engine, Manifest, Moments
+from lightning_vfl.export.moments import training_moments
 from lightning_vfl.export.programs import flat, require_packages, write_programs
 from lightning_vfl.export.split_model import (
     Part,
@@ -26,12 +27,18 @@ from lightning_vfl.export.split_model import (
 )
 from lightning_vfl.export.trained import Trained
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.types import VerticalBatch
 
 _RTOL, _ATOL = 1e-4, 1e-5  # between torch and an exported program, in float32
 
 
 def export_model(
-    module: VFLModule, folder: str | Path, party: str | None = None, *, overlap: str = "inner"
+    module: VFLModule,
+    folder: str | Path,
+    party: str | None = None,
+    *,
+    overlap: str = "inner",
+    training: Iterable[VerticalBatch] = (),
 ) -> list[Path]:
     """Export a trained module that is in memory; ``lightning-vfl export`` does the same from a checkpoint.
 
@@ -40,6 +47,7 @@ def export_model(
         folder: of the half; without ``party``, every half is written into a sub-folder with its name.
         party: the name or number of a party, or ``server``; None: all halves.
         overlap: ``keep`` if parties may lack records.
+        training: batches of the records of training; their moments are in the manifests. Empty: there are none.
 
     Returns:
         The folders that were written.
@@ -47,42 +55,48 @@ def export_model(
     Raises:
         ConfigurationError: for a model that cannot be exported, and an unknown party.
     """
-    return write_halves(Trained(module, _hash_of_weights(module), overlap), Path(folder), party)
+    return write_halves(Trained(module, _hash_of_weights(module), overlap), Path(folder), party, training)
 
 
-def write_halves(trained: Trained, folder: Path, party: str | None = None) -> list[Path]:
+def write_halves(
+    trained: Trained, folder: Path, party: str | None = None, training: Iterable[VerticalBatch] = ()
+) -> list[Path]:
     """Write one half into the folder, or every half into a sub-folder; see ``export_model``."""
     require_packages()
     module = trained.module.eval()
     module.configure_model()
     names = party_names(module)
     if party is not None and party != SERVER:
-        return _write_all({folder: party_part(module, _place_of(party, names))}, trained.hash)
+        number = _place_of(party, names)
+        alone = party_part(module, number)
+        return _write_all({folder: alone}, trained.hash, training_moments({number: alone}, None, training))
     refuse_hosts(module)
-    parts = [party_part(module, m) for m in roll_of(module).included_parties]
+    of_parties = {m: party_part(module, m) for m in roll_of(module).included_parties}
+    parts = [*of_parties.values()]
     server = server_part(trained)
     _check_together(module, parts, server)
+    moments = training_moments(of_parties, server, training)
     if party is not None:
-        return _write_all({folder: server}, trained.hash)
+        return _write_all({folder: server}, trained.hash, moments)
     if unusable := [part.name for part in parts if not _names_a_folder(part.name)]:
         raise ConfigurationError(
             f"the name of party '{unusable[0]}' cannot be the name of a folder beside server; export one half after "
             "the other with --party and --out"
         )
-    return _write_all({folder / part.name: part for part in (*parts, server)}, trained.hash)
+    return _write_all({folder / part.name: part for part in (*parts, server)}, trained.hash, moments)
 
 
-def _write_all(parts: Mapping[Path, Part], model: str) -> list[Path]:
+def _write_all(parts: Mapping[Path, Part], model: str, moments: Mapping[str, Moments]) -> list[Path]:
     """Write each half into its folder."""
     for folder in parts:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise ConfigurationError(f"{folder} is not an empty folder; give another --out, or remove it")
     for folder, part in parts.items():
-        _write(part, folder, model)
+        _write(part, folder, model, moments.get(part.name))
     return list(parts)
 
 
-def _write(part: Part, folder: Path, model: str) -> None:
+def _write(part: Part, folder: Path, model: str, moments: Moments | None) -> None:
     """Write one half, and run what was written on its example."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = SERVER if part.name == SERVER else "party"
@@ -90,7 +104,7 @@ def _write(part: Part, folder: Path, model: str) -> None:
     programs, operators = write_programs(part.network, part.example, names, folder / stem)
     versions = {"lightning_vfl": __version__, "torch": torch.__version__, "onnx": version("onnx")}
     versions |= {"onnx_operators": str(operators)}
-    manifest = Manifest(part.name, model, part.half, part.inputs, part.outputs, programs, versions)
+    manifest = Manifest(part.name, model, part.half, part.inputs, part.outputs, programs, versions, moments)
     with torch.no_grad():
         expected = part.network(*part.example)
     arrays = [one.numpy() for one in flat(part.example)]

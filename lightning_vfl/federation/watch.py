@@ -10,7 +10,7 @@ from socketserver import ThreadingTCPServer
 from threading import Event, Thread
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
@@ -42,6 +42,16 @@ class Peer:
     connected: bool | None
     awaited: bool
     losses: int = 0
+
+
+class Shown(Protocol):
+    """The state of a process, as ``Watch`` shows it."""
+
+    def content(self) -> bytes:
+        """The JSON of ``/health``."""
+
+    def metrics(self) -> str:
+        """The text format of Prometheus."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +119,8 @@ class State:
             *family(f"{_PREFIX}_rounds_given_up_total", "counter", "", {"": self.given_up}),
             *family(f"{_PREFIX}_leg_bytes_total", "counter", "leg", self.traffic),
             *family(f"{_PREFIX}_leg_seconds_total", "counter", "leg", self.seconds),
-            *_known(f"{_PREFIX}_epsilon", self.epsilon),
-            *_known(f"{_PREFIX}_epsilon_left", self.epsilon_left),
+            *known(f"{_PREFIX}_epsilon", self.epsilon),
+            *known(f"{_PREFIX}_epsilon_left", self.epsilon_left),
         ]
         return "\n".join(lines) + "\n"
 
@@ -130,7 +140,7 @@ def family(name: str, kind: str, label: str, samples: Mapping[str, float]) -> It
         yield f"{name}{braces} {number}"
 
 
-def _known(name: str, value: float | None) -> Iterable[str]:
+def known(name: str, value: float | None) -> Iterable[str]:
     """The lines of a gauge; none if there is no value."""
     return () if value is None else family(name, "gauge", "", {"": value})
 
@@ -247,7 +257,7 @@ class Watch:
         ConfigurationError: if the address cannot be listened at.
     """
 
-    def __init__(self, address: str, state: Callable[[], State]) -> None:
+    def __init__(self, address: str, state: Callable[[], Shown]) -> None:
         host, _, port = address.rpartition(":")
 
         class Listener(ThreadingTCPServer):  # that of http.server asks for the host's name, which can take seconds

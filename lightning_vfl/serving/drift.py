@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.manifest import Moments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,22 +17,22 @@ LEAST = 100  # records before there is a figure
 
 
 class Drift:
-    """The standardised distance of a mean of the latest records from that of training, over all columns.
+    """How far the mean of the latest records is from that of training, over all columns.
 
-    It is the root of the mean, over columns, of ((mean now - mean in training) / standard deviation in training)². The
-    mean now gives a record the weight 1 - 1 / ``records`` for every record that follows. Without drift, the distance is
-    about √(1 / (2 ``records``)).
+    It is the root mean square of standardised mean differences: the root of the mean, over columns, of ((mean now -
+    mean in training) / standard deviation in training)². The mean now gives a record the weight 1 - 1 / ``records`` for
+    every record that follows. Without drift, the distance is about √(1 / (2 ``records``)).
 
     Args:
-        training: (N, D) the numbers of training.
+        training: the moments of the D numbers of each record of training.
         records: over about how many records the mean is taken.
     """
 
-    def __init__(self, training: "NDArray[np.floating]", records: int = 1000) -> None:
-        numbers = training.reshape(len(training), -1).astype(np.float64)
-        self._mean: Floats = numbers.mean(0)
-        spread = numbers.std(0)
-        self._spread: Floats = np.where(spread > 0, spread, 1.0)
+    def __init__(self, training: Moments, records: int = 1000) -> None:
+        self._mean: Floats = np.array(training.mean)
+        deviation = np.array(training.deviation)
+        varies = deviation > 1e-6 * np.abs(self._mean)  # less is rounding of float32
+        self._spread: Floats = np.where(varies, deviation, 1.0)
         self._keep = 1 - 1 / records
         self._sum: Floats = np.zeros_like(self._mean)
         self._weight = 0.0
@@ -55,8 +56,14 @@ class Drift:
         return float(np.sqrt(np.mean(moved**2)))
 
 
-def training_predictions(path: Path) -> "Floats":
-    """(N, C) the probabilities or values in a file that ``lightning-vfl predict`` has written.
+def moments_of(numbers: "NDArray[np.floating]") -> Moments:
+    """The moments of (N, ...) numbers of N records."""
+    rows = numbers.reshape(len(numbers), -1).astype(np.float64)
+    return Moments(len(rows), tuple(rows.mean(0).tolist()), tuple(rows.std(0).tolist()))
+
+
+def training_predictions(path: Path) -> Moments:
+    """The moments of the probabilities or values in a file that ``lightning-vfl predict`` has written.
 
     Raises:
         ConfigurationError: for a file that has none.
@@ -70,4 +77,4 @@ def training_predictions(path: Path) -> "Floats":
     numbers = table[[name for name in map(str, table) if name.split("_")[0] in ("probability", "value")]].dropna()
     if numbers.empty:
         raise ConfigurationError(f"--training {path} has no predictions; give a file of lightning-vfl predict")
-    return numbers.to_numpy(np.float64)
+    return moments_of(numbers.to_numpy(np.float64))

@@ -1,8 +1,10 @@
 """A party's process: it calls the gateway, and answers with embeddings of its records."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -15,6 +17,7 @@ from lightning_vfl.federation.charter import Charter, Consent, SeatFile
 from lightning_vfl.federation.connections import calling, in_words, party_credentials
 from lightning_vfl.federation.identity import Identity, load
 from lightning_vfl.federation.log import log
+from lightning_vfl.federation.watch import family, known
 from lightning_vfl.privacy.events import GaussianEvent, restored
 from lightning_vfl.privacy.exact_normal import INSIDE, with_noise
 from lightning_vfl.serving.charges import Charges
@@ -47,6 +50,45 @@ class _KeysRefused(Exception):
     """The gateway gives keys that other parties have not signed, or have signed with certificates of before."""
 
 
+@dataclass(frozen=True)
+class EndpointState:
+    """What an endpoint shows to those who watch it: counts and distances, and nothing of a record.
+
+    Args:
+        name: of the party.
+        model: the hash of the model.
+        connected: whether the gateway is there.
+        records: for which embeddings were sent.
+        withheld: for which none were sent, to protect them.
+        drift: of the embeddings against those of training; None: it is not measured, or too few records have come.
+        budget_left: how much ε the budget has left; None: there is none.
+    """
+
+    name: str
+    model: str
+    connected: bool
+    records: int
+    withheld: int
+    drift: float | None
+    budget_left: float | None
+
+    def content(self) -> bytes:
+        """The JSON of ``/health``."""
+        return json.dumps(asdict(self)).encode()
+
+    def metrics(self) -> str:
+        """The text format of Prometheus."""
+        prefix = "lightning_vfl_endpoint"
+        lines = [
+            *family(f"{prefix}_connected", "gauge", "", {"": int(self.connected)}),
+            *family(f"{prefix}_records_total", "counter", "", {"": self.records}),
+            *family(f"{prefix}_withheld_total", "counter", "", {"": self.withheld}),
+            *known(f"{prefix}_embedding_drift", self.drift),
+            *known(f"{prefix}_budget_left", self.budget_left),
+        ]
+        return "\n".join(lines) + "\n"
+
+
 class Endpoint:
     """Answers the requests of the gateway, one after the other.
 
@@ -54,7 +96,8 @@ class Endpoint:
         half: embeddings of the party's records.
         charter: of the federation; it has the gateway's address and certificate.
         seat: the settings of this host.
-        drift: of embeddings against training; None: it is not measured. The gateway is not told.
+        drift: of embeddings against training; None: against the moments of training in the half, if it has any. The
+            gateway is not told.
 
     Raises:
         ConfigurationError: for a party that the charter does not name, another party's key, a protection to which the
@@ -73,8 +116,12 @@ class Endpoint:
         self._withheld: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
         self._released = release_of(half.protection)
         self._released(half.embed(half.all_ids[:1])[0])  # the first draws of a process take seconds
-        self._drift = drift
-        self._answered_records = 0  # since the last line in the log
+        moments = half.manifest.training
+        self._drift = Drift(moments) if drift is None and moments is not None else drift
+        self._connected = False
+        self._records = 0
+        self._records_withheld = 0
+        self._records_logged = 0  # when the drift was logged
         protection = half.protection
         if protection.consent and seat.evaluate is not Consent.PLAIN:
             raise ConfigurationError(
@@ -137,6 +184,18 @@ class Endpoint:
         """What the gateway reads, in a line."""
         return said_of(self._half.protection)
 
+    def state(self) -> EndpointState:
+        """What those who watch this process are shown."""
+        return EndpointState(
+            self.name,
+            self._half.manifest.model,
+            self._connected,
+            self._records,
+            self._records_withheld,
+            None if self._drift is None else self._drift.distance,
+            None if self._charges is None else self._charges.left,
+        )
+
     def renew(self, charter: Charter, seat: SeatFile) -> None:
         """Take the certificates of a charter and the key of a seat, and connect anew with them.
 
@@ -193,6 +252,7 @@ class Endpoint:
             try:
                 await self._answer_all(call, ended)
             finally:
+                self._connected = False
                 ended.cancel()
                 call.cancel()
 
@@ -205,6 +265,7 @@ class Endpoint:
             hello = Hello(model, half.ids, keys.public, keys.signature)
         await call.write(written(hello))
         await call.initial_metadata()  # which the gateway sends when it has accepted the party
+        self._connected = True
         log("connected", gateway=self._charter.server.address)
         while True:
             coming = asyncio.ensure_future(call.read())
@@ -248,21 +309,23 @@ class Endpoint:
             if keys is not None:
                 sent = keys.mask(message.number, message.content, sent, known[places])
             left = None if self._charges is None else self._charges.left
-            self._note_drift(values[known])
+            self._note(values[known], int(withheld.sum()))
             return Embeddings(message.number, left, sent, known[places], withheld[places])
         except ConfigurationError as error:
             log("request refused", reason=str(error))
             return Withheld(message.number, str(error)[:500])
 
-    def _note_drift(self, values: "NDArray[np.float32]") -> None:
-        """Write the drift to the log of this host, once for every 1,000 records."""
+    def _note(self, values: "NDArray[np.float32]", withheld: int) -> None:
+        """Count the records of an answer. The drift is written to the log of this host for every 1,000 records."""
+        self._records += len(values)
+        self._records_withheld += withheld
         if self._drift is None:
             return
         self._drift.add(values)
-        self._answered_records += len(values)
-        if self._answered_records >= _DRIFT_EVERY:
-            log("drift", distance=self._drift.distance, records=self._answered_records)
-            self._answered_records = 0
+        since = self._records - self._records_logged
+        if since >= _DRIFT_EVERY:
+            log("drift", distance=self._drift.distance, records=since)
+            self._records_logged = self._records
 
 
 def said_of(protection: Protection) -> str:

@@ -6,10 +6,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import numpy as np
 
 from lightning_vfl.errors import ConfigurationError, MalformedFrame, nearest
-from lightning_vfl.export.manifest import Kind
+from lightning_vfl.export.manifest import Kind, Moments
 from lightning_vfl.federation.charter import Charter, SeatFile
 from lightning_vfl.federation.connections import options, raise_descriptors, refuse_taken, renewable_credentials
 from lightning_vfl.federation.identity import load
@@ -92,6 +91,8 @@ class Version:
     def __init__(self, server: ServedServer) -> None:
         self.server = server
         self.parties: dict[str, _Party] = {}
+        training = server.manifest.training
+        self.drift = None if training is None else Drift(training)
 
     @property
     def states(self) -> dict[str, str]:
@@ -151,7 +152,6 @@ class Gateway:
         self.metrics = Metrics(parties)
         self.renew(charter, seat)
         self._deadline = deadline
-        self.drift: Drift | None = None
         self._number = 0
         self._grpc: Any = None
         self.port = 0
@@ -207,20 +207,25 @@ class Gateway:
         connected = [party for version in self.versions.values() for party in version.parties.values()]
         return connected[0].hello.ids if connected else None
 
-    def measure_drift(self, training: "NDArray[np.float64]") -> None:
-        """Measure how far predictions are from those of training records, (N, C).
+    @property
+    def drift(self) -> Drift | None:
+        """The drift of the predictions of the version that answers the next request; None: it is not measured."""
+        return self.current.drift
+
+    def measure_drift(self, training: Moments) -> None:
+        """Measure how far predictions are from those of these records of training, and not of those of the halves.
 
         Raises:
             ConfigurationError: for another number of columns than the model predicts.
         """
         for version in self.versions.values():
             width = version.server.width
-            if training.shape[1] != width:
+            if len(training.mean) != width:
                 raise ConfigurationError(
-                    f"--training has {training.shape[1]} columns of predictions, the model predicts {width}; give "
+                    f"--training has {len(training.mean)} columns of predictions, the model predicts {width}; give "
                     "predictions of this model"
                 )
-        self.drift = Drift(training)
+            version.drift = Drift(training)
 
     async def start(self) -> None:
         """Listen for the parties.
@@ -284,8 +289,8 @@ class Gateway:
         absent = tuple(name for name in server.parties if name not in present)
         self.metrics.absences.update(absent)
         joined = server.join(answers, len(ids), absent)
-        if self.drift is not None and joined.values is not None:
-            self.drift.add(joined.values[joined.predicted])
+        if version.drift is not None and joined.values is not None:
+            version.drift.add(joined.values[joined.predicted])
         return joined
 
     # ---- connections

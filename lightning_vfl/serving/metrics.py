@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_vfl.federation.watch import family
+from lightning_vfl.federation.watch import family, known
 from lightning_vfl.serving.drift import Drift
 
 RECENT = 1000  # decisions that are kept for the dashboard
@@ -118,6 +118,5 @@ class Metrics:
         lines += family(f"{prefix}_records_waiting", "gauge", "", {"": waiting})
         if budgets:
             lines += family(f"{prefix}_party_budget_left", "gauge", "party", budgets)
-        if drift is not None and drift.distance is not None:
-            lines += family(f"{prefix}_prediction_drift", "gauge", "", {"": drift.distance})
+        lines += known(f"{prefix}_prediction_drift", None if drift is None else drift.distance)
         return "\n".join(lines) + "\n"

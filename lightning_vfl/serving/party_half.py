@@ -12,7 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.engines import Runner, open_program
 from lightning_vfl.export.manifest import Engine, Kind, Manifest, PartyHalf, Protection
 from lightning_vfl.export.party_data import PartyData, read_party
-from lightning_vfl.serving.drift import Drift
+from lightning_vfl.serving.drift import Drift, moments_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -90,7 +90,7 @@ class ServedParty:
         data = training.read(self.manifest)
         starts = range(0, len(data.index), _BLOCK)
         places = [np.arange(start, min(start + _BLOCK, len(data.index))) for start in starts]
-        return Drift(np.concatenate([self._program.run([data.features(block)]) for block in places]))
+        return Drift(moments_of(np.concatenate([self._program.run([data.features(block)]) for block in places])))
 
     @property
     def all_ids(self) -> "NDArray[Any]":

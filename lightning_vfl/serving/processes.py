@@ -11,6 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter, SeatFile
 from lightning_vfl.federation.log import log
 from lightning_vfl.federation.spans import exported
+from lightning_vfl.federation.watch import Watch
 from lightning_vfl.serving.batches import Batches
 from lightning_vfl.serving.endpoint import Endpoint, said_of
 from lightning_vfl.serving.gateway import Gateway
@@ -18,17 +19,21 @@ from lightning_vfl.serving.gateway import Gateway
 Read = Callable[[], tuple[Charter, SeatFile]]
 
 
-async def run_endpoint(endpoint: Endpoint, read: Read) -> None:
+async def run_endpoint(endpoint: Endpoint, read: Read, metrics: str | None = None) -> None:
     """Answer the gateway until a signal comes.
 
     Args:
         endpoint: answers.
         read: reads federation.yaml and seat.yaml again, at SIGHUP.
+        metrics: ``host:port`` at which the endpoint shows its state; None: nowhere.
 
     Raises:
-        ConfigurationError: if the gateway refuses this party.
+        ConfigurationError: if the gateway refuses this party, and for an address of ``metrics`` that is taken.
     """
-    with _at_signals(endpoint.stop, partial(_renew, endpoint, read)):
+    with contextlib.ExitStack() as ends:
+        if metrics is not None:
+            ends.callback(Watch(metrics, endpoint.state).close)
+        ends.enter_context(_at_signals(endpoint.stop, partial(_renew, endpoint, read)))
         await endpoint.run()
     log("stopped")
 

@@ -19,7 +19,7 @@ from lightning_vfl.cli import main, run
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import FORMAT, Engine, Manifest, hash_of
 from lightning_vfl.export.score import score
-from lightning_vfl.export.split_model import party_part, server_part
+from lightning_vfl.export.split_model import party_names, party_part, server_part
 from lightning_vfl.export.trained import Trained, load_trained
 from lightning_vfl.export.write import export_model
 from tests.exported import CLOSE, assert_close, built, one_registry, predictions
@@ -101,6 +101,31 @@ def test_the_commands_of_the_page_on_trained_models(tmp_path, monkeypatch):
     there, alone = (Manifest.read(tmp_path / path) for path in ("exported/bank", "bank_alone"))
     assert there.model == alone.model == hash_of(Path(checkpoint))
     assert there.inputs == alone.inputs
+
+
+@pytest.mark.slow
+def test_statistics_of_the_run_are_those_of_its_training_records(tmp_path):
+    fit = ["fit", "--config", "data/digits", "--config", "protocol/mean", "--trainer.max_epochs=1"]
+    fit += [
+        "--trainer.accelerator=cpu",
+        "--trainer.enable_progress_bar=false",
+        f"--trainer.default_root_dir={tmp_path}",
+    ]
+    trained = run(fit)
+    checkpoint = trained.trainer.checkpoint_callback.best_model_path
+    main(["export", "--ckpt_path", checkpoint, "--out", str(tmp_path / "out"), "--statistics", "true"])
+    module, data = load_trained(Path(checkpoint)).module.eval(), trained.datamodule
+    batches = list(data.train_dataloader())
+    with torch.no_grad():
+        for m, name in enumerate(party_names(module)):
+            expected = torch.cat([module.bottoms.parties[m](batch.features[m]) for batch in batches]).double().numpy()
+            found = Manifest.read(tmp_path / "out" / name).training
+            assert found.records == len(expected)
+            np.testing.assert_allclose(found.mean, expected.mean(0), atol=1e-5)
+            np.testing.assert_allclose(found.deviation, expected.std(0), atol=1e-5)
+        expected = torch.cat([module(batch) for batch in batches]).double().numpy()
+    found = Manifest.read(tmp_path / "out" / "server").training
+    np.testing.assert_allclose(found.mean, expected.mean(0), atol=1e-5)
 
 
 # ---- no half has another's numbers

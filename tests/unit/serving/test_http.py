@@ -19,6 +19,7 @@ from lightning_vfl.federation.charter import Budget
 from lightning_vfl.privacy import PrivacyAccountant
 from lightning_vfl.privacy.events import restored
 from lightning_vfl.serving.batches import Batches
+from lightning_vfl.serving.drift import moments_of
 from lightning_vfl.serving.http import HTTPServer, pages
 from lightning_vfl.serving.metrics import Metrics
 from tests.served import CLEAR, MASKED, NOISY, PARTIES, Subject, running
@@ -123,7 +124,7 @@ def test_health_and_metrics_have_the_budget_that_is_left_and_the_drift(tmp_path)
     async def ask():
         async with answering(subject) as get_page:
             before = await get_page("/health")
-            subject.last.measure_drift(np.array([[0.4], [0.6]]))
+            subject.last.measure_drift(moments_of(np.array([[0.4], [0.6]])))
             for _ in range(3):
                 await get_page("/predict", json.dumps({"ids": [*range(50)]}))
             return json.loads(before[1]), json.loads((await get_page("/health"))[1]), (await get_page("/metrics"))[1]
