@@ -91,14 +91,6 @@ WRONG_AGGREGATORS = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_AGGREGATORS)
-def test_aggregators(tmp_path, name):
-    aggregator, message = WRONG_AGGREGATORS[name]
-    with pytest.raises(ConfigurationError, match=re.escape(message)):
-        tried(tmp_path, split(aggregator))
-    assert tried(tmp_path, split(Scaled())).books.rounds["fit"] == 6
-
-
 class InNumpy(Scaled):
     def plain(self, h, roll, present=None):
         return torch.from_numpy(sum(x.numpy() for x in h))
@@ -238,34 +230,24 @@ WRONG_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_FAULTS)
-def test_fault_models(tmp_path, name):
-    changes, message = WRONG_FAULTS[name]
-    module = split(Mean())
-    with pytest.raises(ConfigurationError, match=re.escape(message)):
-        tried(tmp_path, module, Weekly(**changes))
-    assert "fit" not in module.books.rounds
-    assert tried(tmp_path, split(Mean()), Weekly(resting=2)).books.rounds["fit"] == 6
-
-
-@pytest.mark.parametrize(
-    ("bottom", "message"),
-    [
-        (
-            lambda shape, width: nn.Linear(shape[0], width + 1),
-            "but 5 are needed; set its output width to 5, or width (--model.width) to 6",
-        ),
-        (lambda shape, width: nn.Linear(width, width), "cannot take input of per-record shape (3,): mat1 and mat2"),
-        (
-            lambda shape, width: nn.Sequential(nn.Linear(shape[0], width), Halved()),
-            "the bottom Sequential of party 0 outputs torch.float16 for features of torch.float32; return the dtype",
-        ),
-        (lambda shape, width: Pair(), "the bottom Pair of party 0 cannot take input of per-record shape (3,): 'tuple'"),
-    ],
-)
-def test_networks(tmp_path, bottom, message):
-    with pytest.raises(ConfigurationError, match=re.escape(message)):
-        tried(tmp_path, split(Mean(), bottom=bottom))
+WRONG_NETWORKS = {
+    "too wide": (
+        lambda shape, width: nn.Linear(shape[0], width + 1),
+        "but 5 are needed; set its output width to 5, or width (--model.width) to 6",
+    ),
+    "another input": (
+        lambda shape, width: nn.Linear(width, width),
+        "cannot take input of per-record shape (3,): mat1 and mat2",
+    ),
+    "float16": (
+        lambda shape, width: nn.Sequential(nn.Linear(shape[0], width), Halved()),
+        "the bottom Sequential of party 0 outputs torch.float16 for features of torch.float32; return the dtype",
+    ),
+    "a pair": (
+        lambda shape, width: Pair(),
+        "the bottom Pair of party 0 cannot take input of per-record shape (3,): 'tuple'",
+    ),
+}
 
 
 class Written(FaultModel):
@@ -353,13 +335,6 @@ WRONG_RULES = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_RULES)
-def test_waiting_rules(tmp_path, name):
-    told, message = WRONG_RULES[name]
-    with pytest.raises(ConfigurationError, match=re.escape(message)):
-        tried(tmp_path, split(Mean(), waiting=Closes(told)))
-
-
 WRONG_POLICIES = {
     "a list": (
         lambda held, included: [False] * len(held),
@@ -375,13 +350,6 @@ WRONG_POLICIES = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_POLICIES)
-def test_policies(tmp_path, name):
-    told, message = WRONG_POLICIES[name]
-    with pytest.raises(ConfigurationError, match=re.escape(message)):
-        tried(tmp_path, split(Mean(), missing=Plans(told, torch.ones)))
-
-
 WRONG_STAND_INS = {
     "too wide": (lambda rows, width: torch.ones(rows, width + 1), "of party 2 by (10, 6) torch.float32; it must be"),
     "too few rows": (
@@ -395,11 +363,46 @@ WRONG_STAND_INS = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_STAND_INS)
-@pytest.mark.parametrize("aggregator", [Mean, Concat])
-def test_stand_ins(tmp_path, name, aggregator):
-    filled, message = WRONG_STAND_INS[name]
+RESTING = Weekly(resting=2)
+# settings of the module, a model of faults, and the words; a part of one's own that is wrong
+WRONG = {
+    **{f"aggregator: {name}": ({"aggregator": own}, None, words) for name, (own, words) in WRONG_AGGREGATORS.items()},
+    **{f"network: {name}": ({"bottom": bottom}, None, words) for name, (bottom, words) in WRONG_NETWORKS.items()},
+    **{f"faults: {name}": ({}, Weekly(**changes), words) for name, (changes, words) in WRONG_FAULTS.items()},
+    **{f"rule: {name}": ({"waiting": Closes(told)}, None, words) for name, (told, words) in WRONG_RULES.items()},
+    **{
+        f"policy: {name}": ({"missing": Plans(told, torch.ones)}, None, words)
+        for name, (told, words) in WRONG_POLICIES.items()
+    },
+    **{
+        f"stand-in of {aggregator.__name__}: {name}": (
+            {"aggregator": aggregator(), "missing": Plans(filled=filled)},
+            RESTING,
+            words,
+        )
+        for name, (filled, words) in WRONG_STAND_INS.items()
+        for aggregator in (Mean, Concat)
+    },
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_part_of_ones_own_is_refused_by_name(tmp_path, name):
+    settings, model, message = WRONG[name]
+    module = split(**settings)
     with pytest.raises(ConfigurationError, match=re.escape(message)):
-        tried(tmp_path, split(aggregator(), missing=Plans(filled=filled)), Weekly(resting=2))
-    sound = split(aggregator(), missing=Plans(filled=torch.ones))
-    assert tried(tmp_path, sound, Weekly(resting=2)).books.rounds["fit"] == 6
+        tried(tmp_path, module, *([] if model is None else [model]))
+    assert not name.startswith("faults") or "fit" not in module.books.rounds
+
+
+@pytest.mark.parametrize(
+    ("settings", "models"),
+    [
+        ({"aggregator": Scaled()}, []),
+        ({}, [RESTING]),
+        *(({"aggregator": own(), "missing": Plans(filled=torch.ones)}, [RESTING]) for own in (Mean, Concat)),
+    ],
+    ids=["aggregator", "faults", "stand-in of Mean", "stand-in of Concat"],
+)
+def test_a_sound_part_of_ones_own_trains(tmp_path, settings, models):
+    assert tried(tmp_path, split(**settings), *models).books.rounds["fit"] == 6
