@@ -57,6 +57,10 @@ class AtServer(Place):
     def policy(self, module: Any) -> MissingPolicy:
         """The policy that says whether the parties that are there are enough for a round."""
 
+    def refuses(self, module: Any, rounds: int) -> str | None:
+        """Why a party cannot come back from a checkpoint with so many training rounds; None: it can, the default."""
+        return None
+
     def attendance(
         self,
         module: Any,

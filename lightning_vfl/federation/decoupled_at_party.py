@@ -2,19 +2,17 @@
 
 from typing import TYPE_CHECKING, final
 
-import torch
-
 from lightning_vfl.aggregators.clear import EMBEDDINGS
-from lightning_vfl.federation.at_party import AtParty, nothing_learnt
+from lightning_vfl.federation.at_party import nothing_learnt
 from lightning_vfl.federation.hub import At, Key
+from lightning_vfl.federation.last_upload import SendsLastUpload
 from lightning_vfl.federation.letters import Seals
 from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.told_plans import plan_of
 from lightning_vfl.federation.turns import at_of
-from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.decoupled.collection import in_parts
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.types import RoundNames, VerticalBatch, mask_of
+from lightning_vfl.types import RoundNames, VerticalBatch
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @final
-class DecoupledAtParty(AtParty):
+class DecoupledAtParty(SendsLastUpload):
     """One guest's part of ``DecoupledVFL``, and that of the owner if this party has the labels.
 
     Args:
@@ -40,7 +38,7 @@ class DecoupledAtParty(AtParty):
         """Learn from the party's own columns, and send the embeddings in an epoch that communicates."""
         at = at_of(module, names, 0)
         if module.phase == "owner":
-            if not self._given and self._takes_part(module, at):
+            if not self._given and self.takes_part(module, at):
                 self._send_final(module, at, names)
             if self.injected:
                 module.enter_owner_step(len(batch.record_ids))
@@ -49,7 +47,7 @@ class DecoupledAtParty(AtParty):
             return module.owner_step(batch, names) if self._given else Step(None)
         iteration = module.begin_iteration()
         is_there = bool(iteration.alive[self.party])
-        if module.phase == "replay" or not is_there or not self._takes_part(module, at):
+        if module.phase == "replay" or not is_there or not self.takes_part(module, at):
             return nothing_learnt(module)
         loss, embedding = module.guest_step(self.party, batch, names)
         sent = embedding if module.communicates(module.current_epoch) else embedding[:0]  # no row: it has learnt
@@ -64,34 +62,15 @@ class DecoupledAtParty(AtParty):
                 module.enter_communication(len(sent), plan.roll.included)
         return Step(loss, (self.party,), notes={"train/guest_loss": loss.detach()})
 
-    def _takes_part(self, module: "DecoupledVFL", at: At) -> bool:
-        """Whether the server awaits this party in the round."""
-        if not self.injected and not self.is_called(module, Key(at, 0)):
-            return False
-        if not self.injected:
-            self.refuse_few(mask_of(self.link.standing.called, module.roster.parties))
-        return True
-
     def _send_final(self, module: "DecoupledVFL", at: At, names: RoundNames) -> None:
         """Send the embeddings of all of the owner's records; again in a later round, if that one is given up."""
-        records = module.datamodule.records("train")
-        like = next(module.bottoms.parameters())
-        count = 0
-        encodings = []
-        for turn, ids in enumerate(in_parts(records)):
-            features = records.features_of(self.party, ids).to(like)
-            with torch.no_grad(), evaluating(module):
-                embedding = module.bottoms.one(self.party, features)
-            message = Message(EMBEDDINGS, "server", (self.party,), (embedding,), round=names)
-            answer = self.answer(module, self.tell_server(module, message, len(ids), Key(at, turn)))
-            if answer is None:
-                return
-            if module.scores_here:
-                encodings.append(self.crossed(module, answer, len(ids)).to(module.device))
-            count += len(ids)
+        answers = self.send_all(module, at, names)
+        if answers is None:
+            return
         self._given = True
-        seconds = 0.0 if self.link.told is None else plan_of(self.link.told, module.roster.parties).seconds
+        sizes = [len(ids) for ids in in_parts(module.datamodule.records("train"))]
         if module.scores_here:
-            module.take_encodings(encodings, seconds)
+            crossings = [self.crossed(module, one, rows) for one, rows in zip(answers, sizes, strict=True)]
+            module.take_encodings([one.to(module.device) for one in crossings], self.seconds(module))
         else:
-            module.enter_collected(count, seconds)
+            module.enter_collected(sum(sizes), self.seconds(module))

@@ -10,6 +10,7 @@ from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.heads import HeadsVFL
+from lightning_vfl.protocols.one_shot import OneShotVFL
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.support import Part, refuse_unsupported
 
@@ -45,6 +46,11 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
     refuse_protocol(type(model))
     if isinstance(model, AsyncVFL):
         _refuse_events(model, data)
+    elif isinstance(model, OneShotVFL) and model.active is not None:
+        raise ConfigurationError(
+            "OneShotVFL needs the labels at the server between processes, which trains the top alone; leave out "
+            "active, or use DecoupledVFL"
+        )
     elif isinstance(model, SplitVFL):
         _refuse_subsets(model, run.injected)
     if model.labels_everywhere:
@@ -122,7 +128,7 @@ def _refuse_partly_held(run: Run) -> None:
         raise ConfigurationError(
             "alignment: psi finds the records that all parties hold; use overlap: inner, or alignment: clear"
         )
-    if run.injected or isinstance(run.model, AsyncVFL | DecoupledVFL | HeadsVFL):
+    if run.injected or isinstance(run.model, AsyncVFL | DecoupledVFL | HeadsVFL | OneShotVFL):
         what = "--inject" if run.injected else type(run.model).__name__
         raise ConfigurationError(
             f"{what} needs the holders of all records in every process; use overlap: inner between processes"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -15,6 +15,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.arrivals import Recorded
 from lightning_vfl.federation.record import Replayed
 from lightning_vfl.protocols.asynchronous import AsyncVFL
+from lightning_vfl.protocols.one_shot import OneShotVFL
 from lightning_vfl.protocols.owner_keys import FILE, read_key
 
 
@@ -46,7 +47,7 @@ class Replay(Callback):
         for back in record.restored.values():
             for party, since in back.items():
                 self._wanted.setdefault(since, set()).add(party)
-        self._kept: dict[tuple[int, int], tuple[Any, list[Any], torch.Tensor | None]] = {}
+        self._kept: dict[tuple[int, int], _State] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let every party run its bottom alone, as its process did.
@@ -77,30 +78,66 @@ class Replay(Callback):
             moments = [deepcopy(optimizer.state.get(p)) for p in networks.parameters()]
             sender = _sender_of(module)
             residue = None if sender is None else sender.residue_of(party)
-            self._kept[round, party] = deepcopy(networks.state_dict()), moments, residue
+            gradients = None
+            if isinstance(module, OneShotVFL):
+                gradients = module.memory.table.read(_all_records(module))[party].clone()
+            self._kept[round, party] = _State(deepcopy(networks.state_dict()), moments, residue, gradients)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Put the states back of parties that have come back before the next round."""
         module: Any = pl_module
         round = module.books.rounds.get("fit", 0)
-        (optimizer,) = trainer.optimizers
         for party, since in self.record.restored.get(round, {}).items():
-            weights, moments, residue = self._kept[since, party]
-            if (sender := _sender_of(module)) is not None:
-                sender.put_back(party, residue)
-            networks = list(module.owners())[party]
-            if since == 0 and module.keys:  # it has begun anew, with another secret
-                module.keys[party] = self._later[party].pop(0)
-                weights = module.initial_networks(party).state_dict()
-            networks.load_state_dict(weights)
-            for parameter, moment in zip(networks.parameters(), moments, strict=True):
-                if moment is None:
-                    optimizer.state.pop(parameter, None)
-                else:
-                    optimizer.state[parameter] = {
-                        name: value.clone() if isinstance(value, torch.Tensor) else value
-                        for name, value in moment.items()
-                    }
+            if since < round:
+                self._put_back(trainer, module, party, since)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """After the exchange of ``OneShotVFL``, a party that comes back misses nothing: it learns alone.
+
+        It goes on from its checkpoint, and from the end of the exchange if that is older.
+        """
+        module: Any = pl_module
+        if not isinstance(module, OneShotVFL) or trainer.current_epoch > 0:
+            return
+        exchanged = module.books.rounds.get("fit", 0)
+        for round in sorted(number for number in self.record.restored if number > exchanged):
+            for party, since in self.record.restored.pop(round).items():
+                if since < exchanged:
+                    self._put_back(trainer, module, party, since)
+
+    def _put_back(self, trainer: Trainer, module: Any, party: int, since: int) -> None:
+        """Put a party back to its state before round ``since``."""
+        (optimizer,) = trainer.optimizers
+        weights, moments, residue, gradients = self._kept[since, party]
+        if (sender := _sender_of(module)) is not None:
+            sender.put_back(party, residue)
+        if gradients is not None:
+            module.memory.write(_all_records(module), party, gradients)
+        networks = list(module.owners())[party]
+        if since == 0 and module.keys:  # it has begun anew, with another secret
+            module.keys[party] = self._later[party].pop(0)
+            weights = module.initial_networks(party).state_dict()
+        networks.load_state_dict(weights)
+        for parameter, moment in zip(networks.parameters(), moments, strict=True):
+            if moment is None:
+                optimizer.state.pop(parameter, None)
+            else:
+                optimizer.state[parameter] = {
+                    name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in moment.items()
+                }
+
+
+class _State(NamedTuple):
+    """A party's state before a round: weights, the optimiser's state, a compressor's residue, kept gradients."""
+
+    weights: Any
+    moments: list[Any]
+    residue: torch.Tensor | None
+    gradients: torch.Tensor | None
+
+
+def _all_records(module: Any) -> torch.Tensor:
+    return torch.arange(len(module.datamodule.records("train")))
 
 
 def _contiguous(bottom: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -42,6 +42,22 @@ if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
 
 
+class Answered(NamedTuple):
+    """What a party has learnt from a round.
+
+    Args:
+        grads: of its embeddings or weights; of the networks behind the cut of a top, at the party that has them.
+        leaves: to which ``grads`` belong.
+        notes: further values to log.
+        logged: the loss of the batch, at the party that has it.
+    """
+
+    grads: tuple[Tensor, ...]
+    leaves: tuple[Tensor, ...]
+    notes: Mapping[str, Any]
+    logged: Tensor | None
+
+
 class Behind(NamedTuple):
     """What the label holder has computed behind the cut of a top.
 
@@ -75,16 +91,25 @@ class RoundsAtParty(AtParty):
 
     def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Take part in a round, and learn from its answer."""
+        found = self.take_part(module, batch, names)
+        if found is None:
+            return Step(None)
+        loss = answered(found.grads, found.leaves)
+        learn = module.local_learning(batch.features, {self.party: found.grads[0]})
+        return Step(loss, (self.party,), found.notes, logged=found.logged, before_optimizer=learn)
+
+    def take_part(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Answered | None:
+        """Take part in a round; None: nothing is learnt from it."""
         rows, at = (joint_rows(batch).total, module.coded_rows(batch)), at_of(module, names, 0)
         plan: RoundPlan | None = None
         if self.injected:
             plan = module.plan_round(batch, names.round, rows)
             module.enter_plan(plan, batch, names, rows)
             if plan.skipped:
-                return Step(None)
+                return None
         elif not self.is_called(module, Key(at, 0)):
             self.sum_guard.pass_by(module, names.stage, batch)
-            return Step(None)
+            return None
         called = mask_of(self.link.standing.called, module.roster.parties) if plan is None else plan.roll.called
         if plan is None and module.aggregator.accounting is not None:
             # a party charges its upload before it sends it, whatever becomes of the round
@@ -102,11 +127,11 @@ class RoundsAtParty(AtParty):
             if found is None and not told.skipped and not bool(told.roll.included[self.party]):
                 self.sum_guard.pass_by(module, names.stage, batch)  # others went on without this party
         if found is None:
-            return Step(None)
+            return None
         contribution, answer, view = found
         grads = module.sides.party.carry(answer, _detached(contribution), view)
         if plan is not None and not bool(plan.learners[self.party]):
-            return Step(None)
+            return None
         self.sum_guard.refuse_zeros(module, grads)
         shapes = [tuple(leaf.shape) for leaf in contribution.leaves]
         grads = self.refuse_absurd("gradients", grads, shapes, module)
@@ -114,10 +139,7 @@ class RoundsAtParty(AtParty):
         logged: Tensor | None = None
         if behind is not None:
             grads, leaves, logged = (*grads, *behind.grads), (*leaves, *behind.parameters), behind.loss
-        loss = answered(grads, leaves)
-        notes = {f"aggregator/{name}": value for name, value in view.notes.items()}
-        learn = module.local_learning(batch.features, {self.party: grads[0]})
-        return Step(loss, (self.party,), notes, logged=logged, before_optimizer=learn)
+        return Answered(grads, leaves, {f"aggregator/{name}": value for name, value in view.notes.items()}, logged)
 
     def _learn_behind(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames, message: Message) -> "Behind":
         """The loss of the last half of a top, and its gradients, from what has crossed the cut."""

@@ -23,6 +23,7 @@ from lightning_vfl.federation.heads_at_server import HeadsAtServer
 from lightning_vfl.federation.hub import Hub, Request
 from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.one_shot import OneShotAtParty, OneShotAtServer
 from lightning_vfl.federation.reception import Reception
 from lightning_vfl.federation.recipe import first_difference
 from lightning_vfl.federation.record import Record
@@ -37,6 +38,7 @@ from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.heads import HeadsVFL
+from lightning_vfl.protocols.one_shot import OneShotVFL
 from lightning_vfl.types import Seat
 
 _LATE = 15.0  # seconds in which parties that are still being started are told why nothing will begin
@@ -225,6 +227,8 @@ def _places(model: Any) -> tuple[type[AtServer], type[AtParty]]:
         return EventsAtServer, EventsAtParty
     if isinstance(model, HeadsVFL):
         return HeadsAtServer, HeadsAtParty
+    if isinstance(model, OneShotVFL):
+        return OneShotAtServer, OneShotAtParty
     return (DecoupledAtServer, DecoupledAtParty) if isinstance(model, DecoupledVFL) else (RoundsAtServer, RoundsAtParty)
 
 
@@ -255,4 +259,8 @@ def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | No
             f"party {name} stands at round {rounds}, the server at {run.rounds}: start {name} from its checkpoint of "
             f"round {run.rounds} or before"
         )
+    place = run.model.place
+    refusal = place.refuses(run.model, rounds) if isinstance(place, AtServer) else None
+    if refusal is not None:
+        return f"party {name} has come back from round {rounds}: {refusal}"
     return first_difference(run.recipe, {str(k): str(v) for k, v in theirs.items()}, f"party {name}")

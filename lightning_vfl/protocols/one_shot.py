@@ -1,6 +1,6 @@
 """OneShotVFL: one exchange, local training on clusters of the gradients, one last upload; then the owner alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, final
@@ -22,7 +22,10 @@ from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.checks import needed_data, refuse_scaler
 from lightning_vfl.protocols.decoupled.checks import hold_plateaus, refuse_early_stopping, refuse_short, warn_untrained
 from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
+from lightning_vfl.protocols.owner_keys import build_for
+from lightning_vfl.protocols.place import Elsewhere
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
@@ -52,6 +55,9 @@ class OneShotVFL(VFLModule):
     classes (k-means), and trains its bottom and a head of its own to tell the cluster of a record. A record whose
     gradient was lost is learnt from the party's own prediction, if that is confident. Phase ``owner``: the parties send
     the embeddings of all records once more, and the server trains the top alone, until the end of the fit.
+
+    In a federation of processes, a party sends nothing in the phase ``local``. If it is started again there, it goes on
+    from its own checkpoint, and the server waits for it.
 
     Faults: an iteration of the first two phases is one round of requests. A party that is down does not learn. The
     last upload is waited for.
@@ -90,7 +96,7 @@ class OneShotVFL(VFLModule):
         Part.COMPRESSOR: "embeddings are sent twice in all; leave out compressors",
         Part.LOCAL_UPDATE: "parties learn from clusters of gradients; use SplitVFL or AsyncVFL",
         Part.HALVES: "the server trains the whole top alone; use SplitVFL",
-        Part.FEDERATION: "the last upload is computed in one process; use DecoupledVFL",
+        Part.FEDERATION: None,
         Part.PROCESSES: "the table of embeddings is in one process; use devices: 1",
     }
     phases: tuple[Phase, ...] = ("exchange", "local", "owner")
@@ -123,7 +129,19 @@ class OneShotVFL(VFLModule):
             raise ConfigurationError(
                 "OneShotVFL finds clusters for classes, and these labels are numbers; use SplitVFL"
             )
-        self.heads = nn.ModuleList(nn.Linear(width, classes) for width in self.embedding_widths)
+        self.heads = nn.ModuleList(map(self._new_head, range(self.roster.parties)))
+        if self.place is not None:
+            keep_own(self, self.place.seat)
+            for party in range(self.roster.parties):
+                if party != self.place.seat.party:
+                    self.heads[party] = Elsewhere(f"party {party}")
+
+    def _new_head(self, party: int) -> nn.Module:
+        width = self.embedding_widths[party]
+        return build_for(party, "head", self.keys, (width,), partial(nn.Linear, width, self.hparams["num_classes"]))
+
+    def initial_networks(self, party: int) -> nn.Module:
+        return nn.ModuleList([super().initial_networks(party), self._new_head(party)])
 
     @property
     def phase(self) -> Phase:
@@ -178,7 +196,10 @@ class OneShotVFL(VFLModule):
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one iteration of the current phase."""
-        steps = {"exchange": self._exchange, "local": self._learn_alone, "owner": self._train_top}
+        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
+        if self.place is not None:
+            return self.place.step(self, batch, names)
+        steps = {"exchange": self._exchange, "local": self._local, "owner": self._owner}
         return steps[self.phase](batch, names)
 
     def contribute(self, bottoms: Any, batch: VerticalBatch, roll: Roll) -> Contribution:
@@ -186,30 +207,46 @@ class OneShotVFL(VFLModule):
         self._gradients = self.gradients_of(dict(enumerate(contribution.leaves)))
         return contribution
 
+    def begin_exchange(self, batch: VerticalBatch) -> None:
+        """Forget what a fit before this one has left of the records of a batch."""
+        self.books.own.collected = False
+        self.memory.table.rows[batch.record_ids] = 0.0
+
     def _exchange(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """A round of messages after which nobody learns, and those whom it has reached keep their gradients."""
-        self.books.own.collected = False
-        self.memory.table.rows[batch.record_ids] = 0.0  # of a fit before this one
+        self.begin_exchange(batch)
         outcome = self.round(batch, names)
         loss = self.rank_loss(outcome.output, outcome.batch)
-        keep = partial(self._keep_gradients, batch, outcome.learners)
+
+        def keep(_: Optimizer) -> None:
+            self.keep_gradients(
+                batch, {party: own for party, own in self._gradients.items() if party in outcome.learners}
+            )
+
         return Step(loss, (), outcome.step.notes, withheld=[self.top, self.heads], before_optimizer=keep)
 
-    def _keep_gradients(self, batch: VerticalBatch, reached: tuple[int, ...], _: Optimizer) -> None:
-        for party in self._gradients.keys() & reached:  # not those with a frozen bottom
-            gradient = self._gradients[party] * len(batch.record_ids)  # of a record's loss, not of the batch's mean
-            self.memory.write(batch.record_ids, party, gradient)
+    def keep_gradients(self, batch: VerticalBatch, gradients: Mapping[int, Tensor]) -> None:
+        """Keep the gradients of the embeddings (B, D_m) of some parties."""
+        for party, gradient in gradients.items():
+            of_records = gradient * len(batch.record_ids)  # of a record's loss, not of the batch's mean
+            self.memory.write(batch.record_ids, party, of_records)
 
-    def _learn_alone(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        """One step of every party that is up, on the clusters of its gradients."""
+    def _local(self, batch: VerticalBatch, names: RoundNames) -> Step:
+        learners = self.begin_local(batch, names)
+        return self.learn_alone(batch, learners) if learners else Step(None)
+
+    def begin_local(self, batch: VerticalBatch, names: RoundNames, simulated: bool = True) -> tuple[int, ...]:
+        """Count an iteration in which parties learn alone; those that learn. ``simulated``: so is its time."""
         outcome = self.faults.at(2 * names.round, self.roster)
         alive = outcome.announced & outcome.sends
-        costs = self.costs.of_round(len(batch.record_ids))
-        self.clock.advance(float(((costs.forward + costs.backward) * outcome.slowdown * alive).max()))
+        if simulated:
+            costs = self.costs.of_round(len(batch.record_ids))
+            self.clock.advance(float(((costs.forward + costs.backward) * outcome.slowdown * alive).max()))
         self.books.mini_batches += int(alive.sum())
-        learners = alive.nonzero().flatten().tolist()
-        if not learners:
-            return Step(None)
+        return tuple(alive.nonzero().flatten().tolist())
+
+    def learn_alone(self, batch: VerticalBatch, learners: tuple[int, ...]) -> Step:
+        """One step of these parties, each on the clusters of its gradients."""
         if self._labels is None:
             self._labels = clusters_of(self.memory.table, self.hparams["num_classes"])
         labels = self._labels[batch.record_ids]
@@ -221,31 +258,51 @@ class OneShotVFL(VFLModule):
         down = [self.heads[party] for party in range(self.roster.parties) if party not in learners]
         return Step(torch.stack(losses).sum(), learners, withheld=[self.top, *down])
 
-    def _train_top(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        """One step of the top on the embeddings of the last upload."""
+    def _owner(self, batch: VerticalBatch, names: RoundNames) -> Step:
         if not self.books.own.collected:
+            if self.replayed is not None and self.replayed.plan(names.round, 1).skipped:
+                return Step(None)
             self._collect(names)
-        self.clock.advance(self.costs.of_round(len(batch.record_ids)).server)
+        return self.train_top(batch)
+
+    def train_top(self, batch: VerticalBatch, simulated: bool = True) -> Step:
+        """One step of the top on the embeddings of the last upload; ``simulated``: so is its time."""
+        if simulated:
+            self.enter_owner_step(len(batch.record_ids))
         h = self.memory.table.read(batch.record_ids)
         output = self.output_of(h, Roll.everyone(self.roster.parties), batch.present)
         return Step(self.rank_loss(output, batch), (), withheld=[self.heads])
 
+    def enter_owner_step(self, rows: int) -> None:
+        """Count the simulated time of the owner's step on so many records."""
+        self.clock.advance(self.costs.of_round(rows).server)
+
     @torch.no_grad()
     def _collect(self, names: RoundNames) -> None:
         """Let all parties send the embeddings of all records that they hold, and count them."""
-        self.books.own.collected = True
         data = needed_data(self.datamodule, "OneShotVFL collects embeddings and must know the records").records("train")
         like = next(self.bottoms.parameters())
         with evaluating(self):
             for ids in torch.split(torch.arange(len(data)), _ROWS):
                 rows = (x.to(like) if x.is_floating_point() else x.to(like.device) for x in data.rows(ids))
                 h = self.bottoms(tuple(rows))
-                self.memory.table.write_all(ids.to(like.device), h)
+                self.keep_embeddings(ids, h)
                 self._tell(ids, h, data.present)
+        self.enter_collected(None)
+
+    def keep_embeddings(self, ids: Tensor, h: tuple[Tensor, ...]) -> None:
+        """Keep the last embeddings (B, D_m) of records ``ids``, of all parties."""
+        self.memory.table.write_all(ids.to(self.device), h)
+
+    def enter_collected(self, seconds: float | None) -> None:
+        """Count the last upload; ``seconds``: that it has really taken; None: time is simulated."""
+        self.books.own.collected = True
+        data = self.datamodule.records("train")
         held_by = torch.full((self.roster.parties,), len(data)) if data.present is None else data.present.sum(0).cpu()
         leg = Leg("final embeddings", "server", held_by * torch.tensor(self.embedding_widths), FLOAT_BITS)
         self.books.meter.add(leg)
-        self.clock.advance(float((self.clock.transfer(leg) + self.costs.of_round(len(data)).forward).max()))
+        simulated = float((self.clock.transfer(leg) + self.costs.of_round(len(data)).forward).max())
+        self.clock.advance(simulated if seconds is None else seconds)
 
     def _tell(self, ids: Tensor, h: tuple[Tensor, ...], present: Tensor | None) -> None:
         """Let an audit hear the last embeddings (B, D_m) of records ``ids``."""

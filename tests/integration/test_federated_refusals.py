@@ -49,8 +49,10 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
         (f"{FEDERATE} --config protocol/vafl --data.num_workers 1", "use num_workers: 0, not 1"),
         (
             f"{FEDERATE} --config protocol/cvfl",
-            "CascadeVFL does not support parties on hosts (federate); it needs labels at several parties",
+            "CascadeVFL does not support parties on hosts (federate); its events come in an order of virtual time",
         ),
+        (f"{FEDERATE} --config protocol/one_shot --model.active 0", "OneShotVFL needs the labels at the server"),
+        (f"{FEDERATE} --config protocol/local", "LocalVFL does not support parties on hosts (federate)"),
         (
             f"{FEDERATE} --config protocol/lagrange_shared --model.aggregator.execution equivalent",
             "execution: equivalent of LagrangeShared computes all parties' integers in one place",
