@@ -121,16 +121,21 @@ class AtParty(Place):
             return None
         if frame.header.get("final"):
             return [], frame
-        senders = frame.header.get("relayed", ())
-        if len(senders) != len(frame.tensors):
-            raise ConfigurationError(
-                f"the server relays {len(frame.tensors)} messages of {len(senders)} parties; check who runs the server"
-            )
-        heard = [self.seals.open(s, piece, module.seed) for s, piece in zip(senders, frame.tensors, strict=True)]
+        heard = self.opened(module, frame)
         included = frame.header.get("heard", {}).get("included")
         if message.senders and self.party in receivers and (included is None or self.party in included):
             heard.append(for_receiver(message, self.party, m))
         return sorted(heard, key=lambda one: one.senders), frame
+
+    def opened(self, module: Any, frame: Frame) -> list[Message]:
+        """What other parties have sealed for this one, in an answer; a message of the server's own comes after it."""
+        senders = frame.header.get("relayed", ())
+        own = int(frame.header.get("message", {}).get("pieces", 0))
+        if len(senders) + own != len(frame.tensors):
+            raise ConfigurationError(
+                f"the server relays {len(frame.tensors)} messages of {len(senders)} parties; check who runs the server"
+            )
+        return [self.seals.open(s, piece, module.seed) for s, piece in zip(senders, frame.tensors, strict=False)]
 
     def answer(self, module: Any, frame: Frame | None) -> Message | None:
         """The server's last message of a round, without pieces if it has none; None: the round is closed."""

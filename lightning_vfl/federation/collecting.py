@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -154,13 +155,23 @@ class Collector:
         answer = self.hub.wait(found)
         return answer if isinstance(answer, dict) else None
 
-    def relay(self, key: Key, requests: Mapping[int, Request], more: Mapping[str, Any]) -> None:
-        """Give every party what the others have sealed for it."""
+    def relay(
+        self,
+        key: Key,
+        requests: Mapping[int, Request],
+        more: Mapping[str, Any],
+        own: Mapping[int, Message] = MappingProxyType({}),
+    ) -> None:
+        """Give every party what the others have sealed for it, and by party a message of the server's own."""
         sealed = {party: request.sealed or {} for party, request in requests.items()}
         for receiver in requests:
             senders = [sender for sender in requests if receiver in sealed[sender]]
             header = {**self.calls.standing("go"), "relayed": senders, **more}
-            self.hub.post(receiver, key, header, [sealed[sender][receiver] for sender in senders])
+            tensors = [sealed[sender][receiver] for sender in senders]
+            if receiver in own:
+                header["message"], told, _ = written(own[receiver])
+                tensors += told
+            self.hub.post(receiver, key, header, tensors)
 
     def _relay_opening(self, module: "SplitVFL", at: At, attendance: Attendance) -> int | None:
         """Relay the messages between parties at the beginning of a round.

@@ -6,13 +6,16 @@ from lightning_vfl.align.group import check_installed
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Alignment, Weights
 from lightning_vfl.federation.run import Run
+from lightning_vfl.missing import Exclude
 from lightning_vfl.protocols.asynchronous import AsyncVFL
+from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.protocols.one_shot import OneShotVFL
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.support import Part, refuse_unsupported
+from lightning_vfl.waiting import WaitForAll
 
 _BYPASSED = "step", "output", "output_of", "output_in_the_clear", "run_round", "training_step"
 
@@ -46,6 +49,8 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
     refuse_protocol(type(model))
     if isinstance(model, AsyncVFL):
         _refuse_events(model, data)
+    elif isinstance(model, CascadeVFL):
+        _refuse_cascade(model, run.injected)
     elif isinstance(model, OneShotVFL) and model.active is not None:
         raise ConfigurationError(
             "OneShotVFL needs the labels at the server between processes, which trains the top alone; leave out "
@@ -128,7 +133,7 @@ def _refuse_partly_held(run: Run) -> None:
         raise ConfigurationError(
             "alignment: psi finds the records that all parties hold; use overlap: inner, or alignment: clear"
         )
-    if run.injected or isinstance(run.model, AsyncVFL | DecoupledVFL | HeadsVFL | OneShotVFL):
+    if run.injected or isinstance(run.model, AsyncVFL | CascadeVFL | DecoupledVFL | HeadsVFL | OneShotVFL):
         what = "--inject" if run.injected else type(run.model).__name__
         raise ConfigurationError(
             f"{what} needs the holders of all records in every process; use overlap: inner between processes"
@@ -155,6 +160,26 @@ def refuse_seeded(*parts: Any) -> None:
                     "compute what protects a party; leave it out, or use weights: seeded in federation.yaml to test"
                 )
         left += [(inner, name) for inner in settings.values()]
+
+
+def _refuse_cascade(model: CascadeVFL, injected: bool) -> None:
+    """Refuse settings that cascade events between processes do not have.
+
+    Raises:
+        ConfigurationError: naming the first one.
+    """
+    refused = {
+        "--inject: a party that is lost is waited for; leave it out": injected,
+        "an aggregator that hides embeddings: an active party reads what is sealed for it; use Concat, Sum, Mean or "
+        "Max": model.aggregator.wire is not None,
+        "variant: centralized: it has all tables in one place; use async, sync or single": not model.distributed,
+        "q above 1: the regularisers of bottoms are not sent; use q: 1": model.q > 1,
+        "waiting: every event needs all parties; leave it out": type(model.waiting) is not WaitForAll,
+        "missing: every event needs all parties; leave it out": type(model.missing) is not Exclude,
+    }
+    for what, given in refused.items():
+        if given:
+            raise ConfigurationError(f"CascadeVFL between processes does not take {what}")
 
 
 def _refuse_events(model: AsyncVFL, data: Any) -> None:

@@ -15,6 +15,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.arrivals import Recorded
 from lightning_vfl.federation.record import Replayed
 from lightning_vfl.protocols.asynchronous import AsyncVFL
+from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.one_shot import OneShotVFL
 from lightning_vfl.protocols.owner_keys import FILE, read_key
 
@@ -118,6 +119,9 @@ class Replay(Callback):
             module.keys[party] = self._later[party].pop(0)
             weights = module.initial_networks(party).state_dict()
         networks.load_state_dict(weights)
+        if isinstance(module, CascadeVFL):  # what others have of its embeddings is of the bottom that is lost
+            for replica in module.memory.replicas.of.values():
+                replica.bottoms.parties[party].load_state_dict(weights)
         for parameter, moment in zip(networks.parameters(), moments, strict=True):
             if moment is None:
                 optimizer.state.pop(parameter, None)

@@ -13,6 +13,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.at_party import AtParty
 from lightning_vfl.federation.at_server import AtServer
+from lightning_vfl.federation.cascade import CascadeAtParty, CascadeAtServer
 from lightning_vfl.federation.charter import Charter, Consent
 from lightning_vfl.federation.decoupled_at_party import DecoupledAtParty
 from lightning_vfl.federation.decoupled_at_server import DecoupledAtServer
@@ -36,6 +37,7 @@ from lightning_vfl.federation.versions import upgrade
 from lightning_vfl.federation.watch import State, counts, watched
 from lightning_vfl.protocols.accounts.books import SeatLedger
 from lightning_vfl.protocols.asynchronous import AsyncVFL
+from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.protocols.one_shot import OneShotVFL
@@ -227,6 +229,8 @@ def _places(model: Any) -> tuple[type[AtServer], type[AtParty]]:
         return EventsAtServer, EventsAtParty
     if isinstance(model, HeadsVFL):
         return HeadsAtServer, HeadsAtParty
+    if isinstance(model, CascadeVFL):
+        return CascadeAtServer, CascadeAtParty
     if isinstance(model, OneShotVFL):
         return OneShotAtServer, OneShotAtParty
     return (DecoupledAtServer, DecoupledAtParty) if isinstance(model, DecoupledVFL) else (RoundsAtServer, RoundsAtParty)

@@ -159,10 +159,6 @@ class HeadsVFL(VFLModule):
         outputs = map(self.head_of, range(self.roster.parties), self.inputs(h, roll, present))
         return mean_of_holders(torch.stack([*outputs]), roll.holders(h[0], present))
 
-    @property
-    def labels_here(self) -> bool:
-        return True
-
     def top_width(self) -> int:
         return super().top_width() if self.exchanges else self.aggregator.widths(self.width, self.roster)[0]
 

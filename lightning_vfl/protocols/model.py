@@ -462,7 +462,9 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     @property
     def labels_here(self) -> bool:
         """Whether this process scores and knows all labels: a party with the labels sends those of each batch."""
-        return self.scores_here and (self.place is None or self.labels_stay or self.roster.active is None)
+        return self.labels_everywhere or (
+            self.scores_here and (self.place is None or self.labels_stay or self.roster.active is None)
+        )
 
     @property
     def labels_stay(self) -> bool:

@@ -47,10 +47,8 @@ FEDERATE = "federate --local --config data/digits --trainer.fast_dev_run true"
     [
         (f"{FEDERATE} --config protocol/vafl --model.active 0", "AsyncVFL needs the labels at the server between"),
         (f"{FEDERATE} --config protocol/vafl --data.num_workers 1", "use num_workers: 0, not 1"),
-        (
-            f"{FEDERATE} --config protocol/cvfl",
-            "CascadeVFL does not support parties on hosts (federate); its events come in an order of virtual time",
-        ),
+        (f"{FEDERATE} --config protocol/cvfl --model.q 2.0", "CascadeVFL between processes does not take q above 1"),
+        (f"{FEDERATE} --config protocol/cvfl --inject", "CascadeVFL between processes does not take --inject"),
         (f"{FEDERATE} --config protocol/one_shot --model.active 0", "OneShotVFL needs the labels at the server"),
         (f"{FEDERATE} --config protocol/local", "LocalVFL does not support parties on hosts (federate)"),
         (

@@ -19,7 +19,6 @@ from lightning_vfl.protocols.message_rounds import aggregator_notes
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.rounds.exchange import contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.streams import seed_torch
 from lightning_vfl.types import Event, RoundNames, Stage, VerticalBatch, joint_rows
 from lightning_vfl.wire import Embeddings, Message, ServerView, Tap
 
@@ -69,25 +68,36 @@ class Ends:
         """
         replica = self.memory.replicas.of[event.party]
         learning = plan.round.learning
+        replica.bottoms.stream = self.module.bottoms.stream  # dropout of START is that of END
+        replica.bottoms.keys = self.module.bottoms.keys
         leaves, computed = self.collect(replica, batch, event, plan.round)
-        roster = self.module.roster.joined_by(event.party)
-        value, exchange = self.module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
-        output = replica.top(self.module.join(value, self.module.columns_from(plan.round.roll)))
-        loss = mean_loss(self.module.objective, output, batch)
-        wanted = [leaves[m] for m in learning] + (_trained(replica) if plan.steps else [])
-        gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
-        factor = self._amplification(loss.detach(), replica) if event.party in self.amplified else torch.ones_like(loss)
-
-        # the dropout masks of START, drawn one after the other: the same seed, and the same bottoms run
-        seed_torch(self.module.device, self.module.seed, "networks", names.stage, names.round, self.module.global_rank)
+        gradients, factor, loss, notes = self.differentiate(leaves, batch, event, names, plan)
         now = self.module.bottoms.some(batch.features, computed)
-        if (
-            batch.present is not None and self.module.aggregator.wire is not None
-        ):  # rows that a party does not hold were zeros
+        if batch.present is not None and self.module.aggregator.wire is not None:  # unheld rows were zeros
             for i, m in enumerate(learning):
                 gradients[i] = gradients[i] * batch.present[:, m, None]
-        values = [now[m] for m in learning] + (_trained(self.memory.replicas.live) if plan.steps else [])
-        return EventMessage(values, gradients, factor.detach(), loss.detach(), {**aggregator_notes(exchange)})
+        values = [now[m] for m in learning] + (trained(self.memory.replicas.live) if plan.steps else [])
+        return EventMessage(values, gradients, factor, loss, notes)
+
+    def differentiate(
+        self, leaves: tuple[Tensor, ...], batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
+    ) -> tuple[list[Tensor], Tensor, Tensor, dict[str, float | Tensor]]:
+        """What the active party computes from the embeddings of all parties, with its replica of the top.
+
+        Returns:
+            The gradients of the embeddings of those that learn and of the top's parameters, the factor c, the loss, and
+            values to log.
+        """
+        replica, learning = self.memory.replicas.of[event.party], plan.round.learning
+        roster = self.module.roster.joined_by(event.party)
+        value, exchange = self.module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
+        self.module._seed_top(self.module.device, event.party, "replica")
+        output = replica.top(self.module.join(value, self.module.columns_from(plan.round.roll)))
+        loss = mean_loss(self.module.objective, output, batch)
+        wanted = [leaves[m] for m in learning] + (trained(replica) if plan.steps else [])
+        gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
+        factor = self._amplification(loss.detach(), replica) if event.party in self.amplified else torch.ones_like(loss)
+        return gradients, factor.detach(), loss.detach(), {**aggregator_notes(exchange)}
 
     def collect(
         self, replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
@@ -155,5 +165,6 @@ class Ends:
             tap.sent(Message("top gradients", "server", (party,), (gradient,), round=names), ids)
 
 
-def _trained(replica: Replica) -> list[Tensor]:
+def trained(replica: Replica) -> list[Tensor]:
+    """The parameters of a top that learn."""
     return [p for p in replica.top_parameters if p.requires_grad]

@@ -72,10 +72,14 @@ class EventPlanner:
         module: the protocol, with its costs, faults, waiting rule and policy.
         slower: active party -> share s by which it is slower; its periods are 1 / (1 - s) times as long.
         amplifies: the active parties that receive the regularisers and send a factor.
+        top_size: the number of parameters of the top.
     """
 
-    def __init__(self, module: VFLModule, slower: Mapping[int, float], amplifies: frozenset[int]) -> None:
+    def __init__(
+        self, module: VFLModule, slower: Mapping[int, float], amplifies: frozenset[int], top_size: int
+    ) -> None:
         self.module = module
+        self.top_size = top_size
         self.amplifies = amplifies
         self._traffic: dict[tuple[int, int], Traffic] = {}
         self._faultless: dict[tuple[int, int, float], EventPlan] = {}
@@ -170,13 +174,12 @@ class EventPlanner:
     def _traffic_of(self, party: int, rows: int) -> Traffic:
         parties = self.module.roster.parties
         alone = torch.arange(parties) == party
-        size = sum(parameter.numel() for parameter in self.module.top.parameters())
         ids = Leg(IDS, "peers", alone * ((parties - 1) * rows), ID_BITS, gate=Gate.ALL)
         return Traffic(
             self._costs(party, rows),
             ids,
-            Leg("top gradients", "server", alone * size, FLOAT_BITS),
-            Leg("top", "parties", alone * size, FLOAT_BITS),
+            Leg("top gradients", "server", alone * self.top_size, FLOAT_BITS),
+            Leg("top", "parties", alone * self.top_size, FLOAT_BITS),
             self._seconds_of((ids,)),
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, get_args
 import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import wire_of
@@ -27,6 +27,7 @@ from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
 from lightning_vfl.protocols.checks import needed_event, refuse_scaler
 from lightning_vfl.protocols.columns_told import Read
 from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.periods import Periods
@@ -110,6 +111,9 @@ class CascadeVFL(VFLModule):
     false, its period is idle. Its connection and the host are those to the collaborator: while one of these is down,
     the bottoms learn, but w_0 and the replica do not change.
 
+    In a federation of processes, events run one after the other in the order of virtual time, each made by all parties
+    or given up; a lost party is waited for.
+
     Guarantee: an active party's messages depend on the labels of other parties only through parameters. Parties that do
         not learn from an event keep their parameters and optimiser state. Dropout in a bottom is the same at START and
         END.
@@ -151,8 +155,11 @@ class CascadeVFL(VFLModule):
         Part.LOCAL_UPDATE: "bottoms learn where their replicas are; use SplitVFL or AsyncVFL",
         Part.HALVES: "an active party has the whole top; use SplitVFL",
         Part.PROCESSES: "it serves one event at a time in one process; use devices: 1",
-        Part.FEDERATION: "its events come in an order of virtual time; use SplitVFL, AsyncVFL or DecoupledVFL",
+        Part.FEDERATION: None,
     }
+    top_size: int
+    _own_top: nn.Module
+    labels_everywhere = True  # of each record at its holder; between processes, which share no labels, at every party
 
     def __init__(
         self,
@@ -213,6 +220,10 @@ class CascadeVFL(VFLModule):
         if self.distributed:
             _refuse_running_statistics(self.top)
         _refuse_for_parties(self.aggregator, self.costs.legs(1)[0], self.roster.parties)
+        self.top_size = sum(parameter.numel() for parameter in self.top.parameters())
+        if self.place is not None:
+            self.__dict__["_own_top"] = self.top  # not registered: the collaborator has the one that learns
+            keep_own(self, self.place.seat)
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Periods:
         """The ENDs of all active parties' periods; only whole batches, with and without ``drop_last``."""
@@ -226,7 +237,7 @@ class CascadeVFL(VFLModule):
         slow = self.faults.stragglers(self.roster)
         slowed = [m for m in self.active_parties if self.slower.get(m, 0.0) > 0 or bool(slow[m])]
         self.amplified = frozenset(slowed if self.q > 1 and self.distributed else ())
-        self.planner = EventPlanner(self, self.slower, self.amplified)
+        self.planner = EventPlanner(self, self.slower, self.amplified, self.top_size)
         everywhere = None if self.wire.traits.everybody_called else records.present
 
         def seconds(number: int, party: int, ids: "NDArray[np.int64]") -> float:
@@ -307,7 +318,12 @@ class CascadeVFL(VFLModule):
         """Give every active party a replica of the current networks, or the replica of a checkpoint."""
         super().on_train_start()
         parties = self.active_parties if self.distributed else ()
-        if not self.memory.begin(Replicas(parties, self.bottoms, self.top)):
+        replicas = Replicas(parties, self.bottoms, self.top)
+        if self.owner is not None and self.owner in parties:  # it is told the numbers of the top in each event
+            empty = any(parameter.is_meta for parameter in self._own_top.parameters())
+            own = self._own_top.to_empty(device=self.device) if empty else self._own_top.to(self.device)
+            replicas.of[self.owner].top = own
+        if not self.memory.begin(replicas):
             self.counts.seen = dict.fromkeys(parties, self.counts.version)
             self.counts.sent_back.clear()
 
@@ -326,22 +342,20 @@ class CascadeVFL(VFLModule):
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run the END of a period."""
         event = needed_event(batch, self)
-        counts = self.counts
-        counts.begun = max(counts.begun, event.number + 1)
-        counts.periods = max(counts.periods, event.request + 1)
-        self.clock.advance_to(event.end)
+        self.bottoms.stream = names.seed, ("networks", names.stage, event.number, self.global_rank)
+        if self.place is not None:
+            return self.place.step(self, batch, names)
         if not self.distributed:
+            self._begin(event)
             return self._step_in_one_place(batch)
-        party = event.party
-        rows = len(batch.record_ids)
-        plan = self._plans.pop(event.number, None) or self.planner.plan(event.number, party, rows, self._held(batch))
-        self._enter(plan, party, rows, names)
-        if self.trainer.is_last_batch:
-            self._log_staleness()
+        party, plan = event.party, self.begin(batch)
+        if self.replayed is not None and self.replayed.plan(names.round, 1).skipped:
+            return self.give_up(event, names)
+        self.enter(plan, event, len(batch.record_ids), names)
         if plan.there:
             charge_round(self, plan.round, batch, party)
-        ends = Ends(self, self.memory, self.amplified, self.q, self.decay)
-        after = partial(self._after_event, event, names, plan.steps)
+        ends = self.ends
+        after = partial(self.end, event, names, plan.steps)
         if not plan.changes:
             if plan.round.late:  # late embeddings are stored in any case
                 ends.collect(self.memory.replicas.of[party], batch, event, plan.round)
@@ -356,17 +370,54 @@ class CascadeVFL(VFLModule):
             message.notes["train/amplification"] = message.amplification
         return Step(stepped, plan.round.learning, message.notes, after_optimizer=after)
 
+    @property
+    def ends(self) -> Ends:
+        """The END of periods."""
+        return Ends(self, self.memory, self.amplified, self.q, self.decay)
+
+    def _begin(self, event: Event) -> None:
+        counts = self.counts
+        counts.begun = max(counts.begun, event.number + 1)
+        counts.periods = max(counts.periods, event.request + 1)
+        self.clock.advance_to(event.end)
+
+    def begin(self, batch: VerticalBatch) -> EventPlan:
+        """Count an event; its plan."""
+        event, rows = needed_event(batch, self), len(batch.record_ids)
+        self._begin(event)
+        return self._plans.pop(event.number, None) or self.planner.plan(
+            event.number, event.party, rows, self._held(batch)
+        )
+
+    def enter(self, plan: EventPlan, event: Event, rows: int, names: RoundNames) -> None:
+        """Count the traffic of a period, and log the staleness of the epoch's messages at its end."""
+        self._enter(plan, event.party, rows, names)
+        if self.trainer.is_last_batch:
+            self._log_staleness()
+
+    def give_up(self, event: Event, names: RoundNames) -> Step:
+        """An event between processes in which a party was lost: nobody learns, and the period begins anew."""
+        self.counts.sent_back[event.party] = False
+        if self.trainer.is_last_batch:
+            self._log_staleness()
+        return Step(None, after_optimizer=partial(self.end, event, names, False))
+
+    def surrogate(self, party: int, loss: Tensor, values: list[Tensor], gradients: list[Tensor], own: bool) -> Tensor:
+        """The loss of an event of ``party``, in the process of the server or (``own``) of a party that learns."""
+        learning = list(self.bottoms.parameters()) if own else []
+        return surrogate(loss, values, gradients, learning, self.decay, loss.new_tensor(self._weights[party]))
+
     def _step_in_one_place(self, batch: VerticalBatch) -> Step:
         """Train on a mini-batch without messages (``centralized``)."""
         self.books.mini_batches += self.roster.parties
         loss = self.rank_loss(self.output_in_the_clear(batch), batch)
         return Step(loss + self.decay * half_squares(list(self.bottoms.parameters())), logged=loss)
 
-    def _after_event(self, event: Event, names: RoundNames, steps: bool) -> None:
+    def end(self, event: Event, names: RoundNames, steps: bool) -> None:
         """After the step, refresh the replicas of the parties that begin a period; an audit hears the new top."""
         for party in event.refresh:
             returned = self.counts.sent_back.pop(party, False)
-            self.memory.replicas.refresh(party, returned)
+            self.memory.replicas.refresh(party, returned and self.owner is None)  # a party is told the top
             if returned:
                 self.counts.seen[party] = self.counts.version
         new = [parameter.detach().flatten() for parameter in self.top.parameters()]
