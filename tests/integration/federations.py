@@ -104,18 +104,23 @@ class Federation:
             make_identity(name, keys)
             seat = {"key": f"keys/{name}.key", "evaluate": "plain"}
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(seat))
+        self.patience = {"join": 60, "reconnect": 60, **patience}
+        self.charter = folder / "federation.yaml"
+        self.move()
+        self.events = folder / "events.csv"
+
+    def move(self) -> None:
+        """Give the server an address at which it listens from its next start on."""
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         said = {
             "federation": "trial",
             "server": {"name": "scorer", "address": self.address, "certificate": "keys/scorer.crt"},
-            "parties": [{"name": name, "certificate": f"keys/{name}.crt"} for name in names],
-            "weights": weights,
-            "patience": {"join": 60, "reconnect": 60, **patience},
+            "parties": [{"name": name, "certificate": f"keys/{name}.crt"} for name in self.names],
+            "weights": self.weights,
+            "patience": self.patience,
         }
-        self.charter = folder / "federation.yaml"
         self.charter.write_text(yaml.safe_dump(said, sort_keys=False))
-        self.events = folder / "events.csv"
 
     def serve(self, *more: str) -> None:
         """Start the server."""

@@ -8,10 +8,11 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from threading import Thread
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes]
 NAMES = ("party0", "party1")
 STRUCK = {"server": "scorer", "party": "party1"}
 WHEN = ("joining", "key exchange", "upload", "answer", "optimiser", "checkpoint", "validation", "end")
-WHAT = ("kill -9", "SIGSTOP", "half-open")
+WHAT = ("kill -9", "SIGSTOP", "half-open", "disk full", "another address")
 SILENCE = 3.0  # seconds after which a silent process counts as gone
 HANG = 60.0  # seconds without any progress
 STARTS = 3  # of a process, of which its owner gives up
@@ -47,25 +48,38 @@ def parts(tmp_path_factory):
 @pytest.mark.parametrize("who", STRUCK)
 def test_all_go_on_or_all_end_with_one_line(parts, tmp_path, who, when, what):
     data = ("--config", str(parts / "csv_tables.yaml"), "--data.data_dir", str(parts))
-    one = Federation(tmp_path, NAMES, (*data, *RECIPE), silence=SILENCE, join=20, reconnect=20)
+    join = 40 if what == "another address" else 20  # the server may wait until all parties have given up the old one
+    one = Federation(tmp_path, NAMES, (*data, *RECIPE), silence=SILENCE, join=join, reconnect=20)
     struck, mark = STRUCK[who], tmp_path / "struck"
+    disk = one.folder / "runs" / struck
+    one.events = disk / "events.csv" if who == "server" else one.events
     way = Way(one, mark)
     for name in NAMES:
         if what == "half-open" and who in ("server", name):
             one.before[name] = way.redirect
     moved = one.before.get(struck, lambda: None)
+    blows = {**BLOWS, "disk full": lambda: fill(disk)}
 
     def before() -> None:
         moved()
-        strike(who, when, BLOWS[what], mark)
+        strike(who, when, blows[what], mark)
+
+    def repair() -> None:
+        """What the owner does before the struck process is started again."""
+        (disk / FILLER).unlink(missing_ok=True)
+        if what == "another address" and who == "server":
+            one.move()
+        elif what == "another address":
+            one.before[struck] = way.redirect
 
     one.before[struck] = before
-    try:
-        one.everybody()
-        result = watched(one, struck, what, mark)
-    finally:
-        way.end()
-        one.stop()
+    with small_disk(disk) if what == "disk full" else nullcontext():
+        try:
+            one.everybody()
+            result = watched(one, struck, what, mark, repair)
+        finally:
+            way.end()
+            one.stop()
     if "GRID" in os.environ:
         with Path(os.environ["GRID"]).open("a") as file:
             print(json.dumps({"who": who, "when": when, "what": what, **result}), file=file)
@@ -74,7 +88,7 @@ def test_all_go_on_or_all_end_with_one_line(parts, tmp_path, who, when, what):
     assert not result["wrong"], result
 
 
-def watched(one: Federation, struck: str, what: str, mark: Path) -> dict[str, object]:
+def watched(one: Federation, struck: str, what: str, mark: Path, repair: Callable[[], None]) -> dict[str, object]:
     """Start again every process that ends with an error, as its owner would, until all have ended well or given up."""
     ended, wrong, begun = dict[str, int](), list[str](), time.monotonic()
     since, size, hit = begun, -1, 0.0
@@ -82,7 +96,7 @@ def watched(one: Federation, struck: str, what: str, mark: Path) -> dict[str, ob
         now = time.monotonic()
         if mark.exists() and not hit:
             hit = now
-        grown = sum(path.stat().st_size for path in one.folder.glob("*.*") if path.suffix in (".csv", ".txt"))
+        grown = sum(path.stat().st_size for path in (*one.folder.glob("*.txt"), one.events) if path.exists())
         if grown != size:
             size, since = grown, now
         if hit and what == "SIGSTOP" and now > hit + SILENCE + 2:
@@ -98,6 +112,8 @@ def watched(one: Federation, struck: str, what: str, mark: Path) -> dict[str, ob
             ended[name] = os.waitstatus_to_exitcode(status)
             wrong += said_wrong(one, name, ended[name])
             if ended[name] and one.started[name] + 1 < STARTS and (one.running or struck != name):
+                if name == struck:
+                    repair()
                 again(one, name)
         time.sleep(0.02)
     whole = not any(ended.values())
@@ -213,7 +229,28 @@ BLOWS: dict[str, Callable[[], None]] = {
     "kill -9": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "half-open": lambda: time.sleep(0.2),  # the way looks at the mark
+    "another address": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }
+FILLER = "filler"
+
+
+def fill(disk: Path) -> None:
+    """Fill a disk to the last byte."""
+    with suppress(OSError), (disk / FILLER).open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A disk of its own for a folder, in memory."""
+    folder.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], check=False).returncode:
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 class Way:
