@@ -172,7 +172,7 @@ class CascadeAtParty(AtParty):
         (top,) = self.refuse_absurd("parameters of the top", told.pieces, [(size,)], module)
         torch.nn.utils.vector_to_parameters(top.to(module.device), replica.top_parameters)
         gradients, _, loss, _ = module.ends.differentiate(tuple(leaves), batch, event, names, plan)
-        sealed = {}
+        sealed: dict[int, Tensor] = {}
         for other, gradient in enumerate(gradients[:parties]):
             message = Message(GRADIENTS, "peers", (self.party,), (gradient[None],), receivers=(other,), round=names)
             sealed |= self.seals.seal(message, parties, [other])

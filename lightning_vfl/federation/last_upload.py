@@ -61,8 +61,9 @@ class TakesLastUpload(AtServer):
 
     def _answer(self, module: Any, key: Key, header: Mapping[str, Any], answer: Message | None) -> None:
         """Answer all parties at a turn of the collection."""
-        holder = None if answer is None else module.active
+        holder: int | None = None
         if answer is not None:
+            holder = int(module.active)
             letter, tensors, bits = written(answer)
             self.hub.post(holder, key, {**header, "message": letter}, tensors, bits)
         self.hub.post_to_all((party for party in range(self.hub.parties) if party != holder), key, header)

@@ -48,7 +48,7 @@ class OneShotAtServer(TakesLastUpload):
             "last, or start all processes again"
         )
 
-    def step(self, module: "OneShotVFL", batch: VerticalBatch, names: RoundNames) -> Step:
+    def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run the server's part of an iteration."""
         if module.phase == "exchange":
             module.begin_exchange(batch)
@@ -65,7 +65,8 @@ class OneShotAtServer(TakesLastUpload):
             if plan is None:
                 return Step(None)
             module.enter_collected(self.seconds(plan.seconds))
-        return module.train_top(batch, self.injected)
+        learnt: Step = module.train_top(batch, self.injected)
+        return learnt
 
 
 @final
@@ -83,15 +84,16 @@ class OneShotAtParty(SendsLastUpload):
         super().__init__(link, party, seals, injected)
         self._rounds = RoundsAtParty(link, party, seals, injected)
 
-    def step(self, module: "OneShotVFL", batch: VerticalBatch, names: RoundNames) -> Step:
+    def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:
         """Take part in the exchange, learn alone, or send the last upload."""
         if module.phase == "exchange":
             return self._exchange(module, batch, names)
         if module.phase == "local":
             learners = module.begin_local(batch, names, self.injected)
-            if self.party in learners:
-                return module.learn_alone(batch, (self.party,))
-            return nothing_learnt(module) if learners else Step(None)
+            if self.party not in learners:
+                return nothing_learnt(module) if learners else Step(None)
+            learnt: Step = module.learn_alone(batch, (self.party,))
+            return learnt
         at = at_of(module, names, 0)
         if not module.books.own.collected and self.takes_part(module, at):
             if self.send_all(module, at, names) is None:
