@@ -39,8 +39,8 @@ def unlikely(counts, expected):
     return chi2.sf(((observed - wanted) ** 2 / wanted).sum(), len(cells) - 1) if len(cells) > 1 else 1.0
 
 
-@pytest.mark.parametrize("trials", [1, 2, 7, 8, 33, 255, 256, 600, *(further(n) for n in (3, 16, 64))])
-@pytest.mark.parametrize("p", [2.0**-20, 0.25, 0.3, 0.6789, 1 - 2.0**-20, *(further(p) for p in (0.01, 0.5, 0.75))])
+@pytest.mark.parametrize("trials", [1, 2, 8, 33, 255, 256, *(further(n) for n in (3, 7, 16, 64, 600))])
+@pytest.mark.parametrize("p", [2.0**-20, 0.25, 0.6789, *(further(p) for p in (0.01, 0.3, 0.5, 0.75, 1 - 2.0**-20))])
 def test_distribution(trials, p):
     n = 20_000
     found = draws(torch.full((n,), p, dtype=torch.float64), trials, "distribution", trials, str(p)).numpy()
@@ -68,7 +68,7 @@ def test_extremes_have_no_chance_in_them():
 
 def test_joint_distribution_of_neighbours():
     """Pairs next to each other and a block apart are independent: 3 x 3 cells each."""
-    found = draws(torch.full((BLOCK * 2000,), 0.4), 2, "pairs").numpy()
+    found = draws(torch.full((BLOCK * 500,), 0.4), 2, "pairs").numpy()
     for apart in (1, BLOCK):
         first = found[: len(found) // (2 * apart) * 2 * apart].reshape(-1, 2, apart)
         counts = np.bincount((3 * first[:, 0] + first[:, 1]).ravel(), minlength=9)
@@ -162,12 +162,10 @@ def test_shapes_and_kinds(shape, dtype):
     assert found.dtype == torch.int64
     assert found.shape == p.shape
     assert torch.equal(found, draws(p.double(), 16, "shape"))
+    assert not draws(p.requires_grad_(), 16, "shape").requires_grad
+    p = p.detach()
     if len(shape) == 3:
         assert torch.equal(draws(p.permute(2, 0, 1), 16, "shape").flatten(), draws(p.flatten(), 16, "shape"))
-
-
-def test_gradients_are_not_followed():
-    assert not draws(torch.full((3,), 0.5, requires_grad=True), 4, "gradient").requires_grad
 
 
 def test_known_answers_of_philox():

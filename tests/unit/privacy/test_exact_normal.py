@@ -47,7 +47,7 @@ def source(*words):
 
 
 def prefixes():
-    drawn = stream(0, "prefixes").random_raw(2 * 600).reshape(-1, 2)
+    drawn = stream(0, "prefixes").random_raw(2 * 300).reshape(-1, 2)
     corners = np.array([(a, b) for a in CORNERS_U for b in CORNERS_V], np.uint64)
     return np.concatenate((drawn, corners))
 
@@ -58,7 +58,7 @@ def test_the_error_bound_holds_for_every_continuation(scale):
     words = prefixes()
     real, error = candidates(words, scale)
     known = np.isfinite(error)
-    assert known.sum() > 600
+    assert known.sum() > 300
     with mpmath.workdps(60):
         for (a, b), pair, bound in zip(words[known].tolist(), real[known].tolist(), error[known].tolist(), strict=True):
             for i, j in ((0, 0), (1, 1)):
@@ -68,7 +68,7 @@ def test_the_error_bound_holds_for_every_continuation(scale):
 
 def test_the_error_bound_has_a_reserve_where_functions_are_accurate():
     """What 64 units in the last place allow for is not used up: a library could be 20 times less accurate."""
-    words = prefixes()[:600]
+    words = prefixes()[:300]
     real, error = candidates(words, 1.0)
     with mpmath.workdps(60):
         half = mpmath.mpf(1) / 2

@@ -146,18 +146,18 @@ def test_largest_number_of_levels(target, beta, epochs):
     assert levels == 40 or price(levels + 1, beta, **SETTING, uses=epochs) > target
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 31, 32, 33])
+@pytest.mark.parametrize("most", [1, 2, 3, 32, 33])
 def test_levels_end_where_they_are_told_to(most):
     assert solve_levels(1e9, DELTA, beta=0.1, parties=2, coordinates=1, epochs=1, most=most) == most
 
 
-@pytest.mark.parametrize("levels", [1, 2, 3, 4, 7, 8, 9])
+@pytest.mark.parametrize("levels", [1, 2, 7, 8, 9])
 def test_levels_that_cost_exactly_the_target_meet_it(levels):
     target = price(levels, 0.05, **SETTING, uses=2) * (1 + 1e-11)
     assert solve_levels(target, DELTA, beta=0.05, epochs=2, **SETTING) == levels
 
 
-@examples(20)
+@examples(10)
 @given(st.floats(0.2, 500), st.floats(0.005, 0.1), st.integers(1, 16))
 def test_largest_number_of_epochs(target, beta, levels):
     event = PoissonBinomialEvent(levels, beta, **SETTING)
@@ -169,7 +169,7 @@ def test_largest_number_of_epochs(target, beta, levels):
     assert price(levels, beta, **SETTING, uses=epochs) <= target < price(levels, beta, **SETTING, uses=epochs + 1)
 
 
-@pytest.mark.parametrize("epochs", [1, 2, 3, 4, 100, 128, 1000])
+@pytest.mark.parametrize("epochs", [1, 2, 3, 128, 1000])
 def test_epochs_that_cost_exactly_the_target_meet_it(epochs):
     target = price(4, 0.02, **SETTING, uses=epochs) * (1 + 1e-11)
     assert solve_epochs(target, DELTA, PoissonBinomialEvent(4, 0.02, **SETTING)) == epochs

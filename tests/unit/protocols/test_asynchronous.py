@@ -14,6 +14,7 @@ from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.simulation import VirtualClock
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
+from tests.further import further
 from tests.subjects import Blobs, split, trainer
 
 M, WIDTH, B, BATCHES = 3, 5, 10, 5  # whole batches in 54 training records
@@ -79,8 +80,11 @@ def by_hand(module, data, events, optimizers):
 
 @pytest.mark.parametrize(
     ("make", "aggregator", "losses"),
-    [(SGD, Mean(), True), (SGD, Concat(), False), (ADAM, Mean(), False), (ADAM, Concat(), True)],
-    ids=["SGD-Mean-True", "SGD-Concat-False", "Adam-Mean-False", "Adam-Concat-True"],
+    [
+        (SGD, Mean(), False),
+        (ADAM, Concat(), True),
+        *(further(*case) for case in ((SGD, Concat(), False), (ADAM, Mean(), False), (SGD, Mean(), True))),
+    ],
 )
 def test_a_fit_is_vafl_written_out_by_hand(tmp_path, make, aggregator, losses):
     module = asynchronous(aggregator, optimizer=make)
@@ -213,7 +217,7 @@ class PartlyHeld(Blobs):
     partly_held = True
 
 
-@pytest.mark.parametrize("make", [SGD, ADAM], ids=["SGD", "Adam"])
+@pytest.mark.parametrize("make", [further(SGD), ADAM], ids=["SGD", "Adam"])
 def test_a_party_trains_on_the_records_that_it_holds(tmp_path, make):
     module = asynchronous(optimizer=make)
     trainer(tmp_path, max_epochs=2).fit(module, datamodule=PartlyHeld(batch_size=B))

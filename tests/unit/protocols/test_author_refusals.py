@@ -417,8 +417,8 @@ class Searched(SplitVFL):
 
 
 def test_a_search_finds_the_learning_rate_that_an_own_configure_optimizers_uses(tmp_path):
-    module, t = Searched(), trainer(tmp_path, max_epochs=12)
-    Tuner(t).lr_find(module, Blobs(batch_size=9), num_training=60, early_stop_threshold=None)
+    module, t = Searched(), trainer(tmp_path, max_epochs=5)
+    Tuner(t).lr_find(module, Blobs(batch_size=9), num_training=25, early_stop_threshold=None)
     assert module.learning_rate != 0.1
     t.fit(module, Blobs(batch_size=9))
     assert t.optimizers[0].param_groups[0]["lr"] == module.learning_rate

@@ -77,7 +77,7 @@ def test_a_fit_trains_the_networks_of_an_early_build_as_those_of_its_own(tmp_pat
     before = {name: value.clone() for name, value in early.state_dict().items()}
     for module in (early, late):
         torch.manual_seed(0)
-        trainer(tmp_path).fit(module, Blobs(batch_size=9))
+        trainer(tmp_path, max_epochs=1).fit(module, Blobs(batch_size=9))
     assert early.top is watched
     assert not all(torch.equal(value, before[name]) for name, value in early.state_dict().items())
     assert all(torch.equal(value, early.state_dict()[name]) for name, value in late.state_dict().items())
@@ -94,7 +94,7 @@ def test_a_hook_that_waits_for_forward_is_told(tmp_path):
     module.build_for(Blobs())
     module.register_forward_hook(lambda *_: None)
     with pytest.warns(UserWarning, match=r"forward hooks of SplitVFL.+ do not run in training.+ watch\(module.top"):
-        trainer(tmp_path).fit(module, Blobs(batch_size=9))
+        trainer(tmp_path, max_epochs=1).fit(module, Blobs(batch_size=9))
 
 
 class Unread(Blobs):

@@ -177,14 +177,20 @@ def fitted(folder, cls, seed=0, ckpt_path=None):
     return module.state_dict(), data
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The weights of a fit without hooks of an author's own."""
+    return fitted(tmp_path_factory.mktemp("plain"), Blobs)[0]
+
+
 @pytest.mark.parametrize("hook", OF_DATA)
-def test_a_hook_of_an_own_data_set_without_super_changes_nothing(hook, tmp_path):
+def test_a_hook_of_an_own_data_set_without_super_changes_nothing(hook, tmp_path, plain):
     """Above all it resumes no fit with another division of the records."""
     cls = type("Blobs", (Blobs,), {hook: own(hook, LightningDataModule)})
     weights, _ = fitted(tmp_path, cls)
     with pytest.raises(ConfigurationError, match=r"trained on Blobs with seed = 0, these data have 5; give the same"):
         fitted(tmp_path, cls, seed=5, ckpt_path=tmp_path / "last.ckpt")
-    assert same(weights, fitted(tmp_path, Blobs)[0])
+    assert same(weights, plain)
 
 
 @pytest.mark.parametrize("calls_super", [False, True])

@@ -182,18 +182,25 @@ def test_every_party_learns_the_labels_from_one_exchange(tmp_path):
     assert min(shares) > 0.99, shares
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A fit and the folder of its checkpoints."""
+    folder = tmp_path_factory.mktemp("whole")
+    saved = ModelCheckpoint(folder, "{epoch}", save_top_k=-1)
+    return fitted(folder, one_shot(), callbacks=[saved], enable_checkpointing=True), folder
+
+
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 @pytest.mark.parametrize("epoch", [0, 1, LOCAL + 1])
-def test_a_resumed_fit_has_the_bits_of_the_whole_one(tmp_path, epoch):
-    saved = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
-    whole = fitted(tmp_path, one_shot(), callbacks=[saved], enable_checkpointing=True)
+def test_a_resumed_fit_has_the_bits_of_the_whole_one(tmp_path, whole, epoch):
+    uninterrupted, folder = whole
     again = one_shot()
     t = trainer(tmp_path, max_epochs=LOCAL + 3)
-    t.fit(again, datamodule=Blobs(batch_size=10), ckpt_path=tmp_path / f"epoch={epoch}.ckpt", weights_only=True)
-    for mine, theirs in zip(weights(again), weights(whole), strict=True):
+    t.fit(again, datamodule=Blobs(batch_size=10), ckpt_path=folder / f"epoch={epoch}.ckpt", weights_only=True)
+    for mine, theirs in zip(weights(again), weights(uninterrupted), strict=True):
         assert torch.equal(mine, theirs)
-    assert torch.equal(again.books.meter.total("up"), whole.books.meter.total("up"))
-    assert again.clock.seconds == whole.clock.seconds
+    assert torch.equal(again.books.meter.total("up"), uninterrupted.books.meter.total("up"))
+    assert again.clock.seconds == uninterrupted.clock.seconds
 
 
 def test_a_party_with_fewer_gradients_than_classes_has_no_clusters():

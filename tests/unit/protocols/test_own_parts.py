@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -210,7 +211,7 @@ def test_an_aggregator_that_uses_rows_that_a_party_does_not_hold(tmp_path):
         module.output_in_the_clear(VerticalBatch(features, None, torch.arange(4), held))
 
 
-WRONG_FAULTS = {
+WRONG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "a party too many": ({"delay": torch.zeros(4)}, "delay that Weekly samples must be (3,) torch.float64; got (4,)"),
     "numbers for truth": (
         {"sends": torch.ones(3)},

@@ -147,7 +147,7 @@ def test_evaluation_through_the_protocol_has_the_same_values_and_is_metered_apar
     data = Blobs(batch_size=10)
     results = {}
     for way in ("plain", "protocol"):
-        module, t = fitted(tmp_path, data, split(evaluate=way), num_sanity_val_steps=2)
+        module, t = fitted(tmp_path, data, split(evaluate=way), num_sanity_val_steps=2, max_epochs=1)
         results[way] = (t.test(module, datamodule=data, verbose=False)[0], module.books.meter)
     assert results["plain"][0] == results["protocol"][0]
     assert results["plain"][1].kinds("up") == ("embeddings",)
@@ -167,9 +167,15 @@ def test_other_data_than_the_model_was_built_for(tmp_path):
         trainer(tmp_path).test(module, datamodule=Blobs(ContiguousColumns(2)), verbose=False)
 
 
+def silent(shape, width):
+    """A factory that fails without a word."""
+    raise ValueError
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"bottom": silent}, "and fails with: ValueError"),
         ({"top": partial(Linear, outputs=7)}, "7.* but 3 are needed"),
         ({"top": lambda width: nn.Linear(width + 1, 3)}, "the top Linear cannot take input"),
         ({"bottom": lambda shape, width: nn.Linear(shape[0], width + 1)}, "bottom Linear of party 0 outputs .6"),
@@ -192,21 +198,10 @@ def test_networks_that_do_not_fit_name_the_fix(tmp_path, settings, message):
         fitted(tmp_path, Blobs(batch_size=10), split(**settings))
 
 
-def test_a_factory_that_fails_without_a_word_is_told_too(tmp_path):
-    def bottom(shape, width):
-        raise ValueError
-
-    with pytest.raises(ConfigurationError, match="and fails with: ValueError"):
-        fitted(tmp_path, Blobs(batch_size=10), split(bottom=bottom))
-
-
-def test_bottoms_may_differ_between_parties(tmp_path):
-    module, _ = fitted(tmp_path, Blobs(batch_size=10), split(bottom_of={1: Linear}))
+def test_bottoms_may_differ_between_parties_and_a_top_that_knows_its_outputs_is_called_with_the_width(tmp_path):
+    given = {"bottom_of": {1: Linear}, "top": lambda width: nn.Linear(width, 3)}
+    module, _ = fitted(tmp_path, Blobs(batch_size=10), split(**given), max_epochs=1)
     assert [type(b).__name__ for b in module.bottoms.parties] == ["MLP", "Linear", "MLP"]
-
-
-def test_a_top_that_knows_its_outputs_is_called_with_the_width_alone(tmp_path):
-    module, _ = fitted(tmp_path, Blobs(batch_size=10), split(top=lambda width: nn.Linear(width, 3)))
     assert module.top.out_features == 3
 
 

@@ -34,7 +34,7 @@ def lists(present):
 
 
 def test_each_size_has_one_subset_of_that_size_and_every_subset_is_equally_likely():
-    rows = 6000
+    rows = 2000
     there = torch.ones(rows, 4, dtype=torch.bool)
     drawn = sampled_sizes(there, NAMES, Rows(torch.arange(rows), 0, rows)).view(4, rows, 4)
     for k in range(1, 5):
@@ -47,7 +47,7 @@ def test_each_size_has_one_subset_of_that_size_and_every_subset_is_equally_likel
 
 
 def test_disjoint_subsets_divide_the_holders_and_every_subset_is_equally_likely():
-    rows = 4000
+    rows = 2000
     there = torch.ones(rows, 5, dtype=torch.bool)
     there[rows // 2 :, 2] = False  # half of the records have four holders
     drawn = sampled_sizes(there, NAMES, Rows(torch.arange(rows), 0, rows), "disjoint").view(-1, rows, 5)
@@ -201,24 +201,22 @@ def test_two_processes_draw_what_one_draws(subsets):
 
 
 @pytest.mark.parametrize("subsets", [Everybody(), DropParties(0.4), TaskSampling()], ids=repr)
-def test_subsets_say_whether_they_repeat_records(subsets):
-    rows = subsets.rows(batch_of(3), NAMES, everyone(), ROSTER)
-    assert subsets.repeats == (len(rows.record_ids) > 3)
-
-
-def test_everybody_changes_nothing():
+def test_subsets_say_whether_they_repeat_records_and_everybody_changes_nothing(subsets):
     batch = batch_of(3)
-    assert Everybody().rows(batch, NAMES, everyone(), ROSTER) is batch
+    rows = subsets.rows(batch, NAMES, everyone(), ROSTER)
+    assert subsets.repeats == (len(rows.record_ids) > 3)
+    assert (rows is batch) == isinstance(subsets, Everybody)
 
 
-@pytest.mark.parametrize("subsets", [DropParties(0.4), TaskSampling(), TaskSampling(each_size="disjoint")], ids=repr)
-def test_the_books_are_those_without_subsets(subsets, tmp_path):
-    plain, own = split(), split(subsets=subsets)
-    for module in (plain, own):
+def test_the_books_are_those_without_subsets(tmp_path):
+    subsets = [None, DropParties(0.4), TaskSampling(), TaskSampling(each_size="disjoint")]
+    plain, *others = (split() if own is None else split(subsets=own) for own in subsets)
+    for module in (plain, *others):
         trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
-    assert own.standing() == plain.standing()
-    assert same(own.books.meter.state_dict(), plain.books.meter.state_dict())
-    assert not same(own.state_dict(), plain.state_dict())
+    for module in others:
+        assert module.standing() == plain.standing()
+        assert same(module.books.meter.state_dict(), plain.books.meter.state_dict())
+        assert not same(module.state_dict(), plain.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -241,11 +239,11 @@ def test_a_resumed_fit_has_the_same_bits(make, tmp_path):
 
 def test_rounds_without_parties_work_where_uploads_are_hidden(tmp_path):
     module = split(MaskedSum(clip=50), subsets=DropParties(0.5, by="round"), allow_embeddings_by_subtraction=True)
-    trainer(tmp_path, max_epochs=2).fit(module, datamodule=Blobs(batch_size=10))
+    trainer(tmp_path, max_epochs=1).fit(module, datamodule=Blobs(batch_size=10))
     sent = module.books.meter.total("up")
     rounds = module.books.rounds["fit"]
     plain = split(MaskedSum(clip=50))
-    trainer(tmp_path, max_epochs=2).fit(plain, datamodule=Blobs(batch_size=10))
+    trainer(tmp_path, max_epochs=1).fit(plain, datamodule=Blobs(batch_size=10))
     assert plain.books.rounds["fit"] == rounds
     assert (sent < plain.books.meter.total("up")).all()  # a party that is not called sends nothing
 

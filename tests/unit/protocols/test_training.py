@@ -43,12 +43,12 @@ def fitted(folder, module, epochs=2):
 
 @pytest.mark.parametrize("name", few(MODULES, "masked", "stale", "cascade"))
 def test_a_trained_module_can_be_copied_and_trained_again(tmp_path, name):
-    module = fitted(tmp_path, MODULES[name]())
+    module = fitted(tmp_path, MODULES[name](), epochs=1)
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         own, same = module.state_dict(), other.state_dict()
         assert all(torch.equal(own[name], same[name]) for name in own)
         rounds = other.books.rounds["fit"]
-        assert fitted(tmp_path, other).books.rounds["fit"] > rounds
+        assert fitted(tmp_path, other, epochs=1).books.rounds["fit"] > rounds
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_trained_module_can_be_copied_and_trained_again(tmp_path, name):
 )
 def test_keys_and_shares_are_freed_after_the_fit(tmp_path, make, secret):
     of_others = [held for held in gc.get_objects() if isinstance(held, secret)]  # tests before this one
-    module = fitted(tmp_path, make())
+    module = fitted(tmp_path, make(), epochs=1)
     gc.collect()
     still = [held for held in gc.get_objects() if isinstance(held, secret)]
     assert [held for held in still if all(held is not other for other in of_others)] == []

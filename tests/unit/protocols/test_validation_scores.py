@@ -35,7 +35,7 @@ class NoValidation(TwoClasses):
 
 
 def test_auroc_without_a_positive_record_is_not_defined(tmp_path, told):
-    module, fit = split(), trainer(tmp_path)
+    module, fit = split(), trainer(tmp_path, max_epochs=1)
     fit.fit(module, datamodule=TwoClasses(batch_size=9))
     assert torch.isnan(fit.callback_metrics["val/auroc"])
     assert torch.isnan(fit.callback_metrics["val/average_precision"])

@@ -18,6 +18,7 @@ from lightning_vfl.networks import MLP
 from lightning_vfl.privacy import PrivacyLedger
 from lightning_vfl.simulation import Exponential, VirtualClock
 from lightning_vfl.waiting import Deadline
+from tests.further import further
 from tests.subjects import dropping, same, trainer
 from tests.unit.protocols.cascade.cascade_by_hand import ADAM, Run, cascade, fit, shared
 
@@ -135,11 +136,12 @@ def resumes(folder: Path, elsewhere: Path, name: str, step: int) -> None:
         }
 
 
-# in the first epoch, at its end, just after it, and in the last
+# a test below resumes "faults" in the first epoch
 QUICK = [
-    pytest.param("async", STEPS, marks=pytest.mark.slow),  # as "faults" below
-    pytest.param("sync", STEPS + 1, marks=pytest.mark.slow),  # as "faults in turns"
-    *(("faults", step) for step in (STEPS, STEPS + 4)),
+    *(further("faults", step) for step in (STEPS, STEPS + 1)),
+    further("async", STEPS),  # as "faults"
+    further("sync", STEPS + 1),  # as "faults in turns"
+    ("faults", STEPS + 4),
     ("faults in turns", STEPS + 4),
     ("masked", 8),
     ("draws", 8),
@@ -240,18 +242,15 @@ def test_a_fit_after_a_resumed_one_is_what_it_would_have_been_without(folder, tm
 # ---- refusals
 
 
-def test_another_variant_cannot_go_on(folder, tmp_path):
-    kept, _, _ = whole("async", folder)
-    module = cascade(variant="sync", optimizer=ADAM, clock=VirtualClock(latency=0.01), **SLOW)
-    message = "trained with variant: async, but this model has sync; resume with the same"
-    with pytest.raises(ConfigurationError, match=message):
-        fit(tmp_path, module, epochs=EPOCHS, ckpt_path=kept / "step=4.ckpt")
-
-
-def test_other_active_parties_cannot_go_on(folder, tmp_path):
-    kept, _, _ = whole("single", folder)
-    module = cascade(variant="single", alone=1, optimizer=ADAM)
-    with pytest.raises(
-        ConfigurationError, match=r"replicas of parties \[2\], but in this run parties \[1\] hold labels; resume"
+def test_another_variant_and_other_active_parties_cannot_go_on(tmp_path):
+    kept = tmp_path / "single.ckpt"
+    fit(tmp_path, cascade(variant="single", alone=2, optimizer=ADAM), epochs=1).trainer.save_checkpoint(kept)
+    for settings, message in (
+        ({"variant": "sync"}, "trained with variant: single, but this model has sync; resume with the same"),
+        (
+            {"variant": "single", "alone": 1},
+            r"replicas of parties \[2\], but in this run parties \[1\] hold labels; resume",
+        ),
     ):
-        fit(tmp_path, module, epochs=EPOCHS, ckpt_path=kept / "step=4.ckpt")
+        with pytest.raises(ConfigurationError, match=message):
+            fit(tmp_path, cascade(optimizer=ADAM, **settings), epochs=EPOCHS, ckpt_path=kept)

@@ -59,6 +59,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 SLOW = (
     "one host",
     "every second epoch",
+    "guests alike",  # as in "guests alike crash"
     "hosts rest",
     "hosts crash",
     "connections crash",  # as hosts and guests in "everything crashes"
