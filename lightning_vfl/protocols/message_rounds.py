@@ -341,9 +341,11 @@ class MessageRounds(SplitModel):
     def coded_rows(self, batch: VerticalBatch) -> int:
         """The number of coded rows of the joint batch; without coded rows, its number of records."""
         setup = self.preparation.setup
+        if setup is None:
+            return joint_rows(batch).total
         stage = stage_of(self.stage)
         source = self.preparation.sources.get(stage)
-        if setup is None or source is None:
+        if source is None:
             return joint_rows(batch).total
         blocks = setup.arrangement(len(source), self.roster.parties, self.seed, stage)
         return len(blocks.coded_rows(joint_ids(batch))[0])

@@ -55,8 +55,8 @@ TRAININGS = (
     ),
     Bug(
         "lightning_vfl/protocols/cascade/protocol.py",
-        "self.memory.replicas.refresh(party, returned)",
-        "self.memory.replicas.refresh(party, True)",
+        "self.memory.replicas.refresh(party, returned and self.owner is None)",
+        "self.memory.replicas.refresh(party, self.owner is None)",
         "an active party whose answer was lost begins with the new top all the same",
         "unit/protocols/cascade/test_cascade_faults.py",
     ),

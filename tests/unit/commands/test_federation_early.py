@@ -32,8 +32,8 @@ def test_a_missing_package(monkeypatch, command):
 @pytest.mark.parametrize("command", few(COMMANDS, COMMANDS[2]))
 def test_a_protocol_that_is_simulated(monkeypatch, command):
     monkeypatch.setattr("lightning_vfl.commands.federation.start", lambda *_: pytest.fail("a process was started"))
-    recipe = ["--config", "data/digits", "--config", "protocol/cvfl"]
-    with pytest.raises(ConfigurationError, match="CascadeVFL does not support parties on hosts"):
+    recipe = ["--config", "data/digits", "--config", "protocol/local"]
+    with pytest.raises(ConfigurationError, match="LocalVFL does not support parties on hosts"):
         run([*command.split(), *recipe])
 
 
