@@ -28,7 +28,7 @@ class Pretraining(Callback):
     (``extra`` of ``CSVTables``). The loss needs no label and no other party: nothing is sent. The joint training then
     begins with these bottoms.
 
-    Units: virtual time, that of the slowest party. Memory, all records of one party.
+    Units: virtual time, that of the slowest party. Memory, all records of all parties of this process.
     Guarantee: a party's bottom depends on its own records, its initial weights and the seed (in a federation with
         secret weights: the party's key) alone. A fit that was killed meanwhile begins anew and has the same bits; a fit
         that is resumed from a checkpoint of the joint training does not pretrain again.
@@ -83,11 +83,13 @@ class Pretraining(Callback):
             )
         who = range(module.roster.parties) if module.place is None else [module.place.seat.party]
         parties = [party for party in who if party is not None]
+        names = party_names_of(module.datamodule, module.roster.parties)
+        records = {party: self._records(module, party, names[party]) for party in parties}  # refused before training
         before = {party: deepcopy(module.bottoms.parties[party].state_dict()) for party in parties}
         flops = torch.zeros(module.roster.parties, dtype=torch.float64)
         try:
             for party in parties:
-                flops[party] = self._train(module, party)
+                flops[party] = self._train(module, party, names[party], records.pop(party))
         except BaseException:  # a checkpoint that is written now must not have a part of it
             for party, weights in before.items():
                 module.bottoms.parties[party].load_state_dict(weights)
@@ -105,12 +107,10 @@ class Pretraining(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._done = state_dict["done"]
 
-    def _train(self, module: VFLModule, party: int) -> float:
-        """Train the bottom of a party; returns the FLOPs."""
+    def _train(self, module: VFLModule, party: int, name: str, records: Tensor) -> float:
+        """Train the bottom of a party on its records; returns the FLOPs."""
         bottom = module.bottoms.parties[party]
         trained = [parameter for parameter in bottom.parameters() if parameter.requires_grad]
-        name = party_names_of(module.datamodule, module.roster.parties)[party]
-        records = self._records(module, party, name)
         if not trained or not len(records):
             rank_zero_warn(f"Pretraining leaves out party '{name}', whose bottom is frozen or has no records")
             return 0.0

@@ -31,10 +31,18 @@ def not_joined(table: ColumnTable, joined: "NDArray[np.generic]", party: str, ow
         own: the table is the one that was joined, so that an id names the same record in both.
 
     Raises:
-        ConfigurationError: for such an id in another table, because features of test records might be trained on.
+        ConfigurationError: for such an id in another table, because features of test records might be trained on, and
+            for ids of another kind, among which it would not be found.
     """
     ids = plain_ids(table.index)
-    shared = np.isin(ids.astype(np.str_), joined.astype(np.str_))  # an id is the same as a number and as a text
+    if len(ids) and ids.dtype.kind != joined.dtype.kind:
+        kinds = {"i": "whole numbers", "U": "texts"}
+        raise ConfigurationError(
+            f"the ids of the extra records of party '{party}' are {kinds[ids.dtype.kind]} such as {ids[0]}, and those "
+            f"of joined records {kinds[joined.dtype.kind]} such as {joined[0]}; write them in the same form, because "
+            "joined records may be for tests"
+        )
+    shared = np.isin(ids, joined)
     if shared.any() and not own:
         raise ConfigurationError(
             f"{int(shared.sum())} of the {len(ids)} extra records of party '{party}' have ids of joined records, first "

@@ -221,6 +221,10 @@ class CSVTables(VerticalDataModule):
         # pictures lie beside the table that names them; those of a frame in data_dir
         beside = {party: Path(data_dir or ".") for party, table in tables.items() if table is not files[party]}
         self.folders = {party: path.parent for party, path in self.tables.items()} | beside
+        if extra is not None and not isinstance(extra, Mapping):
+            raise ConfigurationError(
+                f"extra must be a dictionary from party to file or frame; got a {type(extra).__name__}"
+            )
         again = {party: files[party] if table is tables.get(party) else table for party, table in (extra or {}).items()}
         self._check_extra(again)
         more, self._extra_frames = files_of_frames(again, self.id_columns, work_dir)
@@ -370,8 +374,8 @@ class CSVTables(VerticalDataModule):
             return
         if not any(getattr(callback, "uses_extra", False) for callback in callbacks_of(self.trainer)):
             rank_zero_warn(
-                f"extra records of party '{next(iter(self.extra))}' are given and not used; add the callback "
-                "Pretraining, or leave extra out"
+                f"extra records of {', '.join(self.extra)} are given and not used; add the callback Pretraining, or "
+                "leave extra out"
             )
 
     def extra_of(self, party: int) -> Tensor | None:
@@ -387,12 +391,13 @@ class CSVTables(VerticalDataModule):
         folder = self.folders[name] if own else self.extra[name].parent
         encoders = tables.encoders[name]
         columns = listed(encoder.column for encoder in encoders if encoder.names)
+        records = prepared(table, encoders, self.fitted.parties[party], folder, (party, name))
         self.say(
             f"{len(table)} extra records of party '{name}'"
             + (f", {total - len(table)} joined ones are left out" if own else "")
             + f"; prepared as its training records: {columns}"
         )
-        return prepared(table, encoders, self.fitted.parties[party], folder, (party, name))
+        return records
 
     # ---- inside
 

@@ -29,9 +29,9 @@ def check_parties(data: Any, seat: Seat, names: Sequence[str], labels_at: int | 
     for party in (seat.party, labels_at):
         if party is not None and not 0 <= party < len(names):
             raise ConfigurationError(f"there is no party {party} in the federation of {', '.join(names)}")
-    if copies and (lacking := [name for name in names if name not in data.label_copies]):
+    if copies and (lacking := [name for name in names if name not in (data.label_party, *data.label_copies)]):
         raise ConfigurationError(
-            f"party '{lacking[0]}' needs the labels in its table for this protocol; name all parties in label_copies"
+            f"party '{lacking[0]}' needs the labels in its table for this protocol, and its name in label_copies"
         )
     holder = None if labels_at is None else names[labels_at]
     for party, column in data.steps.counted if data.steps is not None else ():

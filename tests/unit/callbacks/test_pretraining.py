@@ -222,3 +222,14 @@ def test_refusals(tmp_path):
         fitted(tmp_path, Pretraining(), module=module_of(lambda shape, width: nn.Linear(shape[0], width)))
     with pytest.raises(ConfigurationError, match=r"masks real numbers, and party '0' has torch\.int64"):
         fitted(tmp_path, Pretraining(), data=Whole)
+
+
+def test_records_that_cannot_be_read_are_refused_before_any_party_is_pretrained(tmp_path, told):
+    class Unreadable(Blobs):
+        def extra_of(self, party):
+            if party == 1:
+                raise ConfigurationError("the file cannot be read")
+
+    with pytest.raises(ConfigurationError, match="the file cannot be read"):
+        fitted(tmp_path, Pretraining(**SHORT), data=Unreadable)
+    assert not any("has learnt" in text for text in told)

@@ -149,7 +149,7 @@ def test_it_learns_as_well_as_the_mean_in_the_clear(tmp_path):
     for module in (fedvs(), fedvs(aggregator=Mean())):
         fit(tmp_path, module, max_epochs=12, callbacks=[Stragglers()])
         accuracies.append(trainer(tmp_path).test(module, datamodule=data(), verbose=False)[0]["test/accuracy"])
-    assert accuracies[0] == pytest.approx(accuracies[1], abs=1 / 18)
+    assert accuracies[0] == pytest.approx(accuracies[1], abs=1 / 18 + 1e-6)
     assert accuracies[0] > 0.8
 
 

@@ -71,17 +71,24 @@ def test_the_own_table_gives_the_records_that_are_not_joined(told):
     assert any("training records: income, city" in text for text in told)
 
 
-@pytest.mark.parametrize("text", [False, True])
-def test_ids_of_joined_records_and_missing_columns_are_refused(text):
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (False, "1 of the 41 extra records of party 'bank' have ids of joined records"),
+        (
+            True,
+            "records of party 'bank' are texts such as .*, and those of joined records whole numbers such as .* form",
+        ),
+    ],
+)
+def test_ids_of_joined_records_and_missing_columns_are_refused(text, line):
     tables, more = divided()
     again = pd.concat([more, tables["bank"][tables["bank"]["id"] == 7].drop(columns="default")])
     if text:
-        again["id"] = again["id"].astype(str).where(again["id"] != 119, "0119")  # all its ids are text now
+        again["id"] = again["id"].map("{:06}".format)  # 000007 is record 7, and not found among numbers
     data = CSVTables(tables, extra={"bank": again}, **SETTINGS)
     data.setup("fit")
-    with pytest.raises(
-        ConfigurationError, match="1 of the 41 extra records of party 'bank' have ids of joined records"
-    ):
+    with pytest.raises(ConfigurationError, match=line):
         data.extra_of(0)
     data = CSVTables(tables, extra={"bank": more.drop(columns="city")}, **SETTINGS)
     data.setup("fit")
@@ -91,6 +98,9 @@ def test_ids_of_joined_records_and_missing_columns_are_refused(text):
 
 def test_refusals_at_once():
     tables, more = divided()
+    for wrong in ([more], more):
+        with pytest.raises(ConfigurationError, match="extra must be a dictionary from party to file or frame; got a"):
+            CSVTables(tables, extra=wrong, **SETTINGS)
     with pytest.raises(ConfigurationError, match="extra names party 'bnk', which has no table"):
         CSVTables(tables, extra={"bnk": more}, **SETTINGS)
     with pytest.raises(ConfigurationError, match="extra records need tables that are parties of their own"):
@@ -108,9 +118,7 @@ def test_nothing_uses_them_in_silence_and_training_has_the_same_bits(tmp_path):
         module = split(Mean(), width=4)
         data = CSVTables(tables, extra=extra, batch_size=16, **SETTINGS)
         if extra:
-            with pytest.warns(
-                UserWarning, match="extra records of party 'bank' are given and not used; add the callback"
-            ):
+            with pytest.warns(UserWarning, match="extra records of bank are given and not used; add the callback"):
                 trainer(tmp_path).fit(module, datamodule=data)
         else:
             trainer(tmp_path).fit(module, datamodule=data)
