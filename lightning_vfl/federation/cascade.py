@@ -47,8 +47,10 @@ class CascadeAtServer(AtServer):
 
     def step(self, module: "CascadeVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Run an event: embeddings to the active party, its gradients to all, and that of the top."""
-        event, plan = needed_event(batch, module), module.begin(batch)
-        at, began = at_of(module, names, 0), monotonic()
+        event = needed_event(batch, module)
+        plan = module.begin(batch)
+        at = at_of(module, names, 0)
+        began = monotonic()
         self.calls.begin(module, at, Skip())
         attendance = self.attendance(module, batch, names, None, Skip())
         answer = self._hear(module, attendance, Key(at, 0), event.party)
@@ -95,14 +97,18 @@ class CascadeAtServer(AtServer):
 class CascadeAtParty(AtParty):
     """One party's part of ``CascadeVFL``.
 
-    Guarantee: the server reads no embedding in training, and no gradient of one: parties seal them for each other.
+    Guarantee: the server is sent no embedding in training, and no gradient of one: parties seal them for each other.
+    Not guaranteed: that it cannot compute one. The gradient of the top's first layer, which it is sent, is the sum of
+        g h^T over a batch, and that of the bias the sum of g: their quotient is the embedding h of a single record.
     """
 
     _missed = False  # whether others have gone on without this party
 
     def step(self, module: "CascadeVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Send the embedding of START, and learn from the active party's gradient."""
-        event, plan, at = needed_event(batch, module), module.begin(batch), at_of(module, names, 0)
+        event = needed_event(batch, module)
+        plan = module.begin(batch)
+        at = at_of(module, names, 0)
         if not self.is_called(module, Key(at, 0)):
             self._missed = True
             return module.give_up(event, names)
@@ -140,7 +146,8 @@ class CascadeAtParty(AtParty):
         frame = self.link.ask(last, "listen", {"part": "upload"})
         if frame is None:
             return None
-        who, opened = self.link.agreed.party(active), self.opened(module, frame)
+        who = self.link.agreed.party(active)
+        opened = self.opened(module, frame)
         if [(one.senders, one.kind) for one in opened] != [((active,), GRADIENTS)]:
             raise ConfigurationError(f"the server has relayed no gradients of {who}; check who runs the server")
         (gradient,) = self.refuse_absurd(GRADIENTS, opened[0].pieces, [(1, *embedding.shape)], module, who)
@@ -157,14 +164,16 @@ class CascadeAtParty(AtParty):
     ) -> Tensor | None:
         """Join the embeddings, seal their gradients for the others, and send that of the top; the own gradient."""
         messages, frame = heard
-        event, parties, rows = needed_event(batch, module), module.roster.parties, len(batch.record_ids)
+        event = needed_event(batch, module)
+        parties = module.roster.parties
+        rows = len(batch.record_ids)
         if [one.senders for one in messages] != [(party,) for party in range(parties)]:
             raise ConfigurationError("the server has not relayed the embeddings of all parties; check who runs it")
         widths = module.embedding_widths
         leaves = []
         for party, message in enumerate(messages):
-            who, shape = self.link.agreed.party(party), (1, rows, widths[party])
-            (piece,) = self.refuse_absurd(EMBEDDINGS, message.pieces, [shape], module, who)
+            shape = (1, rows, widths[party])
+            (piece,) = self.refuse_absurd(EMBEDDINGS, message.pieces, [shape], module, self.link.agreed.party(party))
             leaves.append(piece[0].to(module.device).requires_grad_())
         replica = module.memory.replicas.of[self.party]
         told = read(dict(frame.header["message"]), iter(frame.tensors[parties - 1 :]), module.seed, self.link.agreed)

@@ -33,7 +33,8 @@ class OneShotAtServer(TakesLastUpload):
     def __init__(self, hub: Hub, injected: bool, reconnect: float = 600.0, record: "Record | None" = None) -> None:
         super().__init__(hub, injected, reconnect, record)
         self._rounds = RoundsAtServer(hub, injected, reconnect, record)
-        self._rounds.calls, self._rounds.collector = self.calls, self.collector
+        self._rounds.calls = self.calls
+        self._rounds.collector = self.collector
 
     def policy(self, module: Any) -> MissingPolicy:
         """The last upload needs all parties; everything else goes on without those that are away."""

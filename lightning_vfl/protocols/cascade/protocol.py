@@ -348,7 +348,8 @@ class CascadeVFL(VFLModule):
         if not self.distributed:
             self._begin(event)
             return self._step_in_one_place(batch)
-        party, plan = event.party, self.begin(batch)
+        party = event.party
+        plan = self.begin(batch)
         if self.replayed is not None and self.replayed.plan(names.round, 1).skipped:
             return self.give_up(event, names)
         self.enter(plan, event, len(batch.record_ids), names)
@@ -383,11 +384,10 @@ class CascadeVFL(VFLModule):
 
     def begin(self, batch: VerticalBatch) -> EventPlan:
         """Count an event; its plan."""
-        event, rows = needed_event(batch, self), len(batch.record_ids)
+        event = needed_event(batch, self)
         self._begin(event)
-        return self._plans.pop(event.number, None) or self.planner.plan(
-            event.number, event.party, rows, self._held(batch)
-        )
+        made = self._plans.pop(event.number, None)
+        return made or self.planner.plan(event.number, event.party, len(batch.record_ids), self._held(batch))
 
     def enter(self, plan: EventPlan, event: Event, rows: int, names: RoundNames) -> None:
         """Count the traffic of a period, and log the staleness of the epoch's messages at its end."""
