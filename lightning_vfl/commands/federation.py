@@ -2,7 +2,9 @@
 
 import json
 import os
+import shlex
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
@@ -14,7 +16,7 @@ from jsonargparse import ArgumentParser
 from lightning_vfl.callbacks import PredictionWriter, PrivacyBudget
 from lightning_vfl.callbacks.injector import FaultInjector
 from lightning_vfl.commands.alone import add_seat
-from lightning_vfl.commands.command import CLI, Command
+from lightning_vfl.commands.command import CLI, Command, with_both_spellings
 from lightning_vfl.commands.one_line import one_line
 from lightning_vfl.commands.run_config import RUNS
 from lightning_vfl.datamodules import VerticalDataModule
@@ -111,13 +113,17 @@ class FederateCommand(Command):
             raise ConfigurationError(
                 "federate runs all processes on this machine; add --local, or use serve and party on hosts of their own"
             )
+        if given.inject and given.events is not None:
+            raise ConfigurationError(
+                "--events records what happens, and with --inject the recipe says what happens: leave out one of them"
+            )
         _refuse_early(cli)
         torch.set_num_threads(1)  # the processes share the cores; threads do not survive a fork
         os.environ["OMP_NUM_THREADS"] = "1"
         parties = _find_parties(cli)
         folder = _new_folder(Path(given.trainer.default_root_dir or RUNS))
         charter = found("local", parties, folder, Weights(given.weights))
-        events = folder / "events.csv" if given.events is None else Path(given.events)
+        events = None if given.inject else Path(given.events or folder / "events.csv")
         logs = {party.name: folder / party.name / "output.txt" for party in charter.parties}
 
         def server() -> None:
@@ -136,8 +142,29 @@ class FederateCommand(Command):
         for one in logs:
             processes[one] = start(lambda one=one: party(one), logs[one])  # type: ignore[misc]  # bound now
         wait_for(processes, logs)
-        print(f"federation: {folder} has a folder for each process, and {events.name} for lightning-vfl replay")
+        print(f"federation: {folder} has a folder for each process")
+        if events is not None and given.do == "fit" and given.get("ckpt_path") is None:
+            secrets = [] if events.parent == folder else [f"--secrets={folder}"]
+            recipe = _words_of_the_recipe(cli.arguments[1:])
+            print(f"replay it: {shlex.join(['lightning-vfl', 'replay', str(events), *secrets, *recipe])}")
         return 0
+
+
+def _words_of_the_recipe(words: Sequence[str]) -> list[str]:
+    """The words of a ``federate`` command that are of its recipe: those that ``replay`` takes too."""
+    of_federate = ArgumentParser(allow_abbrev=False)
+    FederateCommand("federate").add_options(of_federate)
+    with_both_spellings(of_federate)
+    options = of_federate._option_string_actions
+    kept: list[str] = []
+    left = iter(words)
+    for word in left:
+        option, equals, _ = word.partition("=")
+        if option not in options:
+            kept.append(word)
+        elif not equals and options[option].nargs != 0:
+            next(left, None)  # its value
+    return kept
 
 
 def _add_method(parser: ArgumentParser) -> None:

@@ -137,6 +137,12 @@ class Replayed:
         if not self.plans:
             raise ConfigurationError(f"{path} has no rounds")
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds, or events, there were until the last one that called somebody."""
+        called = [number for number, plan in self.plans.items() if plan.roll.called.any()]
+        return max(called, default=-1) + 1
+
     def plan(self, number: int, legs: int) -> RoundPlan:
         """What has become of a round, as the plan of a simulation.
 
@@ -145,7 +151,8 @@ class Replayed:
         """
         if number not in self.plans:
             raise ConfigurationError(
-                f"{self.path} has rounds 0 to {max(self.plans)}, not round {number}; use the recipe of the federation"
+                f"{self.path} has {self.rounds} rounds, and this recipe goes on: use the recipe of the federation, "
+                "with its max_epochs"
             )
         plan = self.plans[number]
         return replace(plan, sent=plan.sent * legs)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import ClearParty
@@ -105,6 +106,16 @@ class Replay(Callback):
             for party, since in self.record.restored.pop(round).items():
                 if since < exchanged:
                     self._put_back(trainer, module, party, since)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn if the federation went on for longer than this replay."""
+        module: Any = pl_module
+        replayed = module.books.rounds.get("fit", 0)
+        if replayed < self.record.rounds:
+            rank_zero_warn(
+                f"{replayed} of the {self.record.rounds} rounds in {self.record.path} were replayed, so these are not "
+                "the last weights of the federation; give the recipe of the federation, with its max_epochs"
+            )
 
     def _put_back(self, trainer: Trainer, module: Any, party: int, since: int) -> None:
         """Put a party back to its state before round ``since``."""

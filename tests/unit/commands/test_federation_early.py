@@ -37,6 +37,23 @@ def test_a_protocol_that_is_simulated(monkeypatch, command):
         run([*command.split(), *recipe])
 
 
+def test_a_record_of_faults_that_the_recipe_plays():
+    with pytest.raises(ConfigurationError, match="with --inject the recipe says what happens: leave out one of them"):
+        run(
+            [
+                "federate",
+                "--local",
+                "--inject",
+                "--events",
+                "e.csv",
+                "--config",
+                "data/digits",
+                "--config",
+                "protocol/mean",
+            ]
+        )
+
+
 @pytest.mark.parametrize(("more", "line"), [([], r"bank\.csv"), (["--data.batch_size", "-1"], "at least 1; got -1")])
 def test_data_that_cannot_be_loaded_are_one_line(tmp_path, capfd, more, line):
     recipe = ["--config", "data/csv_tables", "--config", "protocol/mean", "--data.tables={bank: bank.csv}"]

@@ -1,5 +1,6 @@
 """A record of rounds gives back the plans that were written."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.record import Record, Replayed, Served
+from lightning_vfl.federation.replaying import Replay
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Event, Roll
+from tests.subjects import Blobs, split, trainer
 
 NAMES = ("bank", "telco", "shop")
 
@@ -80,7 +83,9 @@ def test_who_comes_back_is_written_in_the_next_round_or_after_the_last(tmp_path)
     record.add(1, PLANS[2])  # which does not call party 0
     record.restored[2] = 1
     record.close()
-    assert Replayed(tmp_path / "events.csv").restored == {1: {0: 0}, 2: {2: 1}}
+    read = Replayed(tmp_path / "events.csv")
+    assert read.restored == {1: {0: 0}, 2: {2: 1}}
+    assert read.rounds == 2
 
 
 def test_a_resumed_server_writes_on_and_a_repeated_round_counts_once(tmp_path):
@@ -101,10 +106,22 @@ def test_what_is_no_record_is_refused(tmp_path, content):
 
 def test_rounds_that_are_not_there_are_refused(tmp_path):
     written(tmp_path / "events.csv", PLANS)
-    with pytest.raises(ConfigurationError, match="has rounds 0 to 2, not round 3; use the recipe of the federation"):
+    with pytest.raises(
+        ConfigurationError, match="has 3 rounds, and this recipe goes on: use the recipe of the federation"
+    ):
         Replayed(tmp_path / "events.csv").plan(3, 1)
     with pytest.raises(ConfigurationError, match="is not the record of a federation"):
         Replayed(tmp_path / "other.csv")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_replay_that_ends_before_its_record_says_so(tmp_path, more):
+    rounds = 4 + more
+    written(tmp_path / "events.csv", dict.fromkeys(range(rounds), PLANS[0]))
+    replay = Replay(Replayed(tmp_path / "events.csv"), {})
+    run = trainer(tmp_path, callbacks=[replay], max_epochs=1, limit_train_batches=4, limit_val_batches=0)
+    with pytest.warns(UserWarning, match="^4 of the 5 rounds in .*with its max_epochs$") if more else nullcontext():
+        run.fit(split(), datamodule=Blobs(batch_size=8))
 
 
 def test_events_are_read_as_they_were_written(tmp_path):
