@@ -54,7 +54,7 @@ def work():
     return torch.from_numpy(columns.fit_transform(features).astype("float32")), torch.from_numpy(labels.to_numpy())
 """
 READY = """
-import pandas, torch
+import pandas, sklearn.model_selection, torch
 from lightning_vfl.datamodules import CSVTables
 def work():
     data = CSVTables(tables, "party0", "y", preprocess="auto", work_dir=work_dir or None)

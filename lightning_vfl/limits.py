@@ -120,10 +120,15 @@ class TextFile:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
+    @property
+    def packed(self) -> bool:
+        """Whether the content is unpacked anew each time it is read."""
+        return self._ending in _UNPACK
+
     def content(self) -> io.BufferedReader:
         """The bytes of the text, from the first one; what was given before must not be used any more."""
         self._file.seek(0)
-        if self._ending not in _UNPACK:
+        if not self.packed:
             return self._file
         most = allowed_bytes(os.fstat(self._file.fileno()).st_size)
         return io.BufferedReader(Limited(_UNPACK[self._ending](self._file), most, self.path))

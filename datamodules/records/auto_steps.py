@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from .category_steps import FillText, OneHotCategories, different_texts, texts_o
 from .column_steps import Step
 from .date_steps import DatePart, DateParts, dates_of, formats_of, has_times
 from .number_steps import Fill, ReadBooleans, ReadNumbers, Strategy, Texts
-from .party_tables import CODE, TRUTHS, as_numbers, by_text, refuse_several
+from .party_tables import CODE, TRUTHS, as_numbers, refuse_several
 from .written_numbers import MARKS, decimal_of, looks_numeric, of_one_form, written_numbers
 
 if TYPE_CHECKING:
@@ -92,14 +92,52 @@ def choose_steps(
     if is_bool_dtype(column):
         return Chosen(ColumnKind.BOOLEAN, [ReadBooleans(), Fill(Strategy.MOST_FREQUENT, indicator=indicator)])
     if is_numeric_dtype(column):
-        return Chosen(ColumnKind.NUMBERS, [ReadNumbers(), median], _perhaps_codes(filled))
+        return Chosen(ColumnKind.NUMBERS, [ReadNumbers(), median], _perhaps_codes(filled, len(filled)))
     if is_datetime64_any_dtype(column):
-        return _dates(column, [""], median)
-    different = different_texts(filled)
-    if {text.lower() for text in different} <= TRUTHS.keys() - {"1", "0", "1.0", "0.0"}:
+        return _dates(column, [""], median, 1)
+    cells = _Cells.of(filled)
+    if {text.lower() for text in cells.different} <= TRUTHS.keys() - {"1", "0", "1.0", "0.0"}:
         return Chosen(ColumnKind.BOOLEAN, [ReadBooleans(), Fill(Strategy.MOST_FREQUENT, indicator=indicator)])
-    every = different if other_rows is None else different | different_texts(other_rows.dropna())
-    return _of_texts(filled, different, every, indicator, decimal, f"column '{column.name}' of party '{party}'")
+    every = cells.different if other_rows is None else cells.different | different_texts(other_rows.dropna())
+    return _of_texts(cells, every, indicator, decimal, f"column '{column.name}' of party '{party}'")
+
+
+class _Cells(NamedTuple):
+    """The different cells of a column of texts in the order in which they come; a decision needs no more of it.
+
+    Args:
+        first: the different cells; the index is the id of the first record that has each.
+        counts: how many records have each.
+        texts: as ``first``, as text without spaces around it.
+    """
+
+    first: "pd.Series[Any]"
+    counts: "NDArray[np.int64]"
+    texts: "pd.Series[str]"
+
+    @classmethod
+    def of(cls, filled: "pd.Series[Any]") -> "_Cells":
+        """Of the cells that are not missing."""
+        import pandas as pd
+
+        if filled.dtype == object:  # 1 and True are equal, and different texts
+            filled = pd.Series(texts_of(filled), filled.index, dtype=str, name=filled.name)
+        places, _ = pd.factorize(filled)
+        counts = np.bincount(places)
+        rows = np.empty(len(counts), np.int64)
+        rows[places[::-1]] = np.arange(len(places))[::-1]  # of several records the first is written last
+        first = filled.iloc[rows]
+        return cls(first, counts, pd.Series(texts_of(first), first.index, dtype=str))
+
+    @property
+    def different(self) -> set[str]:
+        """The different texts."""
+        return set(self.texts)
+
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return int(self.counts.sum())
 
 
 def _constant(value: str, gaps: bool) -> Chosen:
@@ -109,57 +147,50 @@ def _constant(value: str, gaps: bool) -> Chosen:
     return Chosen(ColumnKind.CONSTANT, [FillText(Strategy.CONSTANT, _MISSING), OneHotCategories()])
 
 
-def _of_texts(
-    filled: "pd.Series[Any]", different: set[str], every: set[str], indicator: bool, decimal: str, where: str
-) -> Chosen:
+def _of_texts(cells: _Cells, every: set[str], indicator: bool, decimal: str, where: str) -> Chosen:
     """The steps for a column of texts.
 
     Args:
-        filled: the texts.
-        different: the different ones.
+        cells: the texts.
         every: the different texts of all rows, those of validation and tests among them.
         indicator: whether other cells are missing.
         decimal: the decimal mark; empty: found here.
         where: the column and the party, for errors.
     """
-    import pandas as pd
-
-    texts = pd.Series(texts_of(filled), filled.index, dtype=str)
-    marks = by_text(texts, lambda cells: cells.str.lower().isin(MARKS).to_numpy(dtype=np.bool_))
-    codes = by_text(texts, lambda cells: cells.str.match(CODE).to_numpy(dtype=np.bool_))
-    numbers, mark = _numbers(filled, every, decimal, where)
+    texts, counts, different = cells.texts, cells.counts, len(cells.different)
+    marks = texts.str.lower().isin(MARKS).to_numpy(dtype=np.bool_)
+    codes = texts.str.match(CODE).to_numpy(dtype=np.bool_)
+    numbers, mark = _numbers(cells.first, every, decimal, where)
     if (codes & ~np.isnan(numbers)).any() and not np.isnan(numbers[~marks]).any():
-        return _categories(len(different), len(filled))
+        return _categories(different, cells.records)
     numeric = ~np.isnan(numbers) & ~codes
-    others = texts[~numeric & ~marks]
-    values = int((~marks).sum())
-    digits = others[by_text(others, lambda cells: cells.str.contains(r"\d").to_numpy(dtype=np.bool_))]
-    share = float(numeric.sum()) / max(values, 1)
-    dropped = len(different) > MOST  # categories would be left out, or share a column
-    if share >= _MOSTLY or (share >= _PARTLY and dropped and digits.empty):
-        if len(digits):
+    digits = ~numeric & ~marks & texts.str.contains(r"\d").to_numpy(dtype=np.bool_)
+    share = float(counts[numeric].sum()) / max(int(counts[~marks].sum()), 1)
+    dropped = different > MOST  # categories would be left out, or share a column
+    if share >= _MOSTLY or (share >= _PARTLY and dropped and not digits.any()):
+        if digits.any():
             raise ConfigurationError(
-                f"{where} has {int(numeric.sum())} numbers and {len(digits)} other texts with digits, such as "
-                f"'{digits.iloc[0]}' of record {digits.index[0]}; correct them, or give the column steps: numbers: "
-                "{text: missing}, one_hot or drop"
+                f"{where} has {counts[numeric].sum()} numbers and {counts[digits].sum()} other texts with digits, such "
+                f"as '{texts[digits].iloc[0]}' of record {texts.index[digits][0]}; correct them, or give the column "
+                "steps: numbers: {text: missing}, one_hot or drop"
             )
-        return _written(texts, numeric, mark, indicator)
-    if forms := formats_of(filled):
-        return _dates(filled, forms, Fill(Strategy.MEDIAN, indicator=indicator))
-    chosen = _categories(len(different), len(filled))
-    numeric_like = [text for text in different if looks_numeric(text)]
-    if chosen.steps is None and len(numeric_like) >= _MOSTLY * len(different) and of_one_form(numeric_like):
+        return _written(cells, numeric, mark, indicator)
+    if forms := formats_of(cells.first):
+        return _dates(cells.first, forms, Fill(Strategy.MEDIAN, indicator=indicator), counts)
+    chosen = _categories(different, cells.records)
+    numeric_like = [text for text in cells.different if looks_numeric(text)]
+    if chosen.steps is None and len(numeric_like) >= _MOSTLY * different and of_one_form(numeric_like):
         raise ConfigurationError(
-            f"{where} has {len(different)} different texts in {len(filled)} training records, such as "
-            f"'{filled.iloc[0]}', and would be left out; if these are numbers or dates, write them in one form or give "
-            'numbers: {decimal: ","} or date: {format: "%d.%m.%Y"}; else give drop or one_hot'
+            f"{where} has {different} different texts in {cells.records} training records, such as "
+            f"'{cells.first.iloc[0]}', and would be left out; if these are numbers or dates, write them in one form or "
+            'give numbers: {decimal: ","} or date: {format: "%d.%m.%Y"}; else give drop or one_hot'
         )
     return chosen
 
 
-def _numbers(filled: "pd.Series[Any]", every: set[str], decimal: str, where: str) -> "tuple[NDArray[np.float64], str]":
+def _numbers(cells: "pd.Series[Any]", every: set[str], decimal: str, where: str) -> "tuple[NDArray[np.float64], str]":
     """(N,) the numbers of the texts, NaN for others; and the decimal mark, empty for numbers of Python alone."""
-    plain = as_numbers(filled).to_numpy(dtype=np.float64, na_value=np.nan)
+    plain = as_numbers(cells).to_numpy(dtype=np.float64, na_value=np.nan)
     written = {text for text in every if not (text.isascii() and text.isdecimal())}
     texts = every if decimal or "." in "".join(every) else written
     if not any(looks_numeric(text) for text in texts):
@@ -167,7 +198,7 @@ def _numbers(filled: "pd.Series[Any]", every: set[str], decimal: str, where: str
     mark = decimal or decimal_of(sorted(every), where)  # a set has another order in each process
     if mark == "." and _are_plain(sorted(every)):
         return plain, ""
-    return written_numbers(filled, mark), mark
+    return written_numbers(cells, mark), mark
 
 
 def _are_plain(texts: list[str]) -> bool:
@@ -179,35 +210,35 @@ def _are_plain(texts: list[str]) -> bool:
     return np.array_equal(plain, written_numbers(column, "."), equal_nan=True)
 
 
-def _written(texts: "pd.Series[Any]", numeric: "NDArray[np.bool_]", decimal: str, indicator: bool) -> Chosen:
+def _written(cells: _Cells, numeric: "NDArray[np.bool_]", decimal: str, indicator: bool) -> Chosen:
     """Steps for numbers among which there may be words, which are missing."""
-    notes = []
+    notes, texts = [], cells.texts
     if decimal:
         strange = texts[numeric & as_numbers(texts).isna().to_numpy()]
         notes += [f"such as '{text}'" for text in strange.iloc[:1]]
     if numeric.all():
-        numbers = as_numbers(texts) if not decimal else texts.iloc[:0]
-        notes += [note] if len(numbers) and (note := _perhaps_codes(numbers)) else []
+        notes += [note] if not decimal and (note := _perhaps_codes(as_numbers(texts), cells.records)) else []
         return Chosen(
             ColumnKind.NUMBERS, [ReadNumbers(decimal=decimal), Fill(Strategy.MEDIAN, indicator=indicator)],
             "; ".join(notes),
         )  # fmt: skip
-    words = texts[~numeric]
+    words = texts[~numeric].repeat(cells.counts[~numeric].tolist())
     examples = " and ".join(f"'{word}'" for word in words.value_counts().index[:3])
     notes.append(f"{len(words)} texts such as {examples} are missing")
     steps = [ReadNumbers(Texts.WORDS, decimal), Fill(Strategy.MEDIAN, indicator=True)]
     return Chosen(ColumnKind.MIXED, steps, "; ".join(notes))
 
 
-def _dates(column: "pd.Series[Any]", forms: Sequence[str], median: Fill) -> Chosen:
+def _dates(column: "pd.Series[Any]", forms: Sequence[str], median: Fill, counts: "NDArray[np.int64] | int") -> Chosen:
+    """Steps for dates, of which each cell stands for so many records."""
     usual = tuple(DateParts().parts)
     if len(forms) > 1:  # the step refuses them and names both
         return Chosen(ColumnKind.DATE, [DateParts(), median])
     parts = (*usual, DatePart.HOUR) if has_times(column, forms[0]) else usual
-    wrong = column[dates_of(column, forms[0]).isna().to_numpy()]
-    if wrong.empty:
+    wrong = dates_of(column, forms[0]).isna().to_numpy()
+    if not wrong.any():
         return Chosen(ColumnKind.DATE, [DateParts(parts, forms[0]), median])
-    told = f"{len(wrong)} texts such as '{wrong.iloc[0]}' are missing"
+    told = f"{(wrong * counts).sum()} texts such as '{column[wrong].iloc[0]}' are missing"
     steps = [DateParts(parts, forms[0], text=Texts.MISSING), Fill(Strategy.MEDIAN, indicator=True)]
     return Chosen(ColumnKind.DATE, steps, told)
 
@@ -222,12 +253,12 @@ def _categories(different: int, records: int) -> Chosen:
     return Chosen(ColumnKind.CATEGORIES, [missing, OneHotCategories()])
 
 
-def _perhaps_codes(numbers: "pd.Series[Any]") -> str:
-    """What to tell about a column of a few whole numbers that come often; empty for others."""
+def _perhaps_codes(numbers: "pd.Series[Any]", records: int) -> str:
+    """What to tell about numbers of so many records: that a few whole ones come often; empty for others."""
     few = numbers.iloc[:10_000].unique()
     if not (2 < len(few) <= MOST) or (few != few.round()).any():
         return ""
     different = numbers.nunique()
-    if different > MOST or len(numbers) < _TIMES_EACH * different:
+    if different > MOST or records < _TIMES_EACH * different:
         return ""
     return f"only {different} different numbers: if they are codes, give one_hot"

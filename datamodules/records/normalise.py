@@ -1,7 +1,7 @@
 """Scaling of features: fitted by each party on its own training rows only, or given in advance."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import ClassVar, Self
 
@@ -23,6 +23,8 @@ class Normaliser(ABC):
 
     fitted: ClassVar[bool] = True
     """Whether shift and scale depend on the values of the training rows."""
+    by_column: ClassVar[bool] = False
+    """Whether shift and scale of a column depend on that column alone, so that ``fit`` may be given one at a time."""
     public: bool = False
     """Whether shift and scale are declared public knowledge, so that they are not protected."""
 
@@ -33,13 +35,6 @@ class Normaliser(ABC):
     def fit_bytes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Shift and scale, each (F,) float32, for the numbers x / 255 of bytes x (N, F); default: ``fit`` to these."""
         return self.fit(x.float().div_(255))
-
-    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        """As ``fit``, to columns (N,) that are given one by one; default: all of them are in memory together.
-
-        Guarantee: the result is that of ``fit`` up to the last bit of float64.
-        """
-        return self.fit(torch.stack(list(columns), 1))
 
     def within(self, bounds: Bounds | None, data: str) -> Self:
         """This normaliser for a data set with known bounds of the features; default: bounds are ignored.
@@ -75,16 +70,15 @@ class Standardise(Normaliser):
         ([2.0, 7.0], [1.0, 1.0])
     """
 
+    by_column: ClassVar[bool] = True
+
     def __init__(self, public: bool = False) -> None:
         self.public = public
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mean, deviation = x.double().mean(0), x.double().std(0, correction=0)
+        mean, deviation = _moments(x)
         constant = deviation <= 1e-12 * mean.abs().clamp(min=1.0)
         return mean.to(x.dtype), torch.where(constant, 1.0, deviation).to(x.dtype)
-
-    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        return _fit_each(self, columns)
 
 
 class StandardiseNumbers(Normaliser):
@@ -101,16 +95,17 @@ class StandardiseNumbers(Normaliser):
         ([2.0, 0.0], [1.0, 1.0])
     """
 
+    by_column: ClassVar[bool] = True
+
     def __init__(self, public: bool = False) -> None:
         self.public = public
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        shift, scale = Standardise().fit(x)
         indicators = ((x == 0) | (x == 1)).all(0)
+        if indicators.all():
+            return x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
+        shift, scale = Standardise().fit(x)
         return torch.where(indicators, 0.0, shift), torch.where(indicators, 1.0, scale)
-
-    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        return _fit_each(self, columns)
 
 
 class StandardiseParty(Normaliser):
@@ -138,10 +133,13 @@ class StandardiseParty(Normaliser):
         return _one_pair(mean, deviation, torch.float32, x.shape[1])
 
 
-def _fit_each(normaliser: Normaliser, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Shift and scale, each (F,), of a normaliser that scales each column (N,) by its own numbers."""
-    shift, scale = zip(*(normaliser.fit(column[:, None]) for column in columns), strict=True)
-    return torch.cat(shift), torch.cat(scale)
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation, each (F,) float64, of every column."""
+    wide = x.double()
+    if x.shape[1] == 1:  # torch divides the sum of a single column between threads, and its last bit depends on them
+        column = wide[:, 0].numpy()
+        return torch.tensor([column.mean()]), torch.tensor([column.std()])
+    return wide.mean(0), wide.std(0, correction=0)
 
 
 def _one_pair(mean: Tensor, deviation: Tensor, dtype: torch.dtype, columns: int) -> tuple[Tensor, Tensor]:
@@ -185,9 +183,6 @@ class Unchanged(Normaliser):
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
-
-    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        return _fit_each(self, columns)
 
 
 class Given(Normaliser):
@@ -261,9 +256,6 @@ class Given(Normaliser):
             )
         return _GivenColumns([*_pairs(self.low, self.high).values()] * x.shape[1]).fit(x)
 
-    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        return _fit_each(self, columns)
-
     def fit_bytes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.fit(torch.empty(0, x.shape[1]))
 
@@ -282,9 +274,6 @@ class _GivenColumns(Normaliser):
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return ((self.low + self.high) / 2).to(x.dtype), ((self.high - self.low) / 2).to(x.dtype)
-
-    def fit_columns(self, columns: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        return self.fit(next(iter(columns))[:0, None].expand(0, len(self.low)))
 
 
 class OwnBounds(Normaliser):

@@ -135,13 +135,15 @@ class Fill(NumberStep):
     def fit(self, numbers: "NDArray[np.float64]", column: str, party: str) -> Self:
         if self.strategy is Strategy.CONSTANT:
             return replace(self, fitted=(float(self.value or 0.0),) * numbers.shape[1])
-        from sklearn.impute import SimpleImputer  # 0.5 s, where it is used
-
         if np.isnan(numbers).all(0).any():
             raise ConfigurationError(
                 f"column '{column}' of party '{party}' has no value in any training record, so impute: "
                 f"{self.strategy} has nothing to use; leave it out (drop), or use impute: constant"
             )
+        if self.strategy is Strategy.MEDIAN:  # as scikit-learn, which sorts masked arrays for it
+            return replace(self, fitted=tuple(np.nanmedian(numbers, axis=0).tolist()))
+        from sklearn.impute import SimpleImputer  # 0.5 s, where it is used
+
         filled = SimpleImputer(strategy=str(self.strategy)).fit(numbers).statistics_
         return replace(self, fitted=tuple(float(number) for number in filled))
 

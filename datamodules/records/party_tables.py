@@ -130,9 +130,9 @@ def check_ids(ids: "pd.Series[Any]", path: Path, party: str) -> "pd.Series[Any]"
     return ids
 
 
-def csv_options(form: CSVForm) -> dict[str, Any]:
-    """How every CSV file is read."""
-    return {"sep": form.separator, "encoding": form.encoding, "index_col": False, "skipinitialspace": True}
+def csv_options(form: CSVForm, spaces: bool = True) -> dict[str, Any]:
+    """How every CSV file is read; ``spaces``: whether blanks in front of a field are to be left out."""
+    return {"sep": form.separator, "encoding": form.encoding, "index_col": False, "skipinitialspace": spaces}
 
 
 def missing_cells(names: Iterable[str], ids: Collection[str]) -> dict[str, Any]:
@@ -169,12 +169,21 @@ def canonical_ids(ids: "pd.Series[Any]") -> "pd.Series[Any]":
         ([7, 12], ['007', '12'])
     """
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     if kind_of(ids) != "text" or ids.isna().any() or ids.empty:
         return ids
     texts = ids.astype(str).str.strip()
-    if texts.str.fullmatch(r"0|-?[1-9][0-9]{0,17}").all():
-        return texts.astype(np.int64)
+    try:  # a number is written as usual if it is written like this again
+        cells = pa.array(texts, from_pandas=True)
+        whole = pc.cast(cells, pa.int64())
+        ends = pc.min_max(whole).as_py()
+        usual = pc.all(pc.equal(pc.cast(whole, cells.type), cells)).as_py()
+        if usual and ends["min"] > -(10**18) and ends["max"] < 10**18:
+            return pd.Series(whole.to_numpy(), ids.index, name=ids.name)
+    except pa.ArrowInvalid:
+        pass
     numbers = pd.to_numeric(texts, errors="coerce")
     fractions = numbers.notna().all() and texts.str.contains(".", regex=False).any()
     return numbers.astype(np.float64) if fractions else texts
@@ -399,7 +408,8 @@ def by_text(column: "pd.Series[Any]", read: "Callable[[pd.Series[Any]], NDArray[
     if column.dtype == object or not pd.api.types.is_string_dtype(column):  # as objects, 1 and True are equal
         return read(column)
     places, texts = pd.factorize(column, use_na_sentinel=False)
-    return read(pd.Series(texts, dtype=column.dtype, name=column.name))[places]
+    found = read(pd.Series(texts, dtype=column.dtype, name=column.name))
+    return found.T.take(places, axis=-1).T  # the numbers of a column side by side, as its readers want them
 
 
 def as_numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":

@@ -1,9 +1,9 @@
 """Encode and scale joined tables column by column."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,100 +11,97 @@ from lightning_vfl.trained.fitted import FittedParty
 
 from .checks import refuse_infinite
 from .column_encoder import ColumnEncoder
-from .feature_stores import FeatureStore, NumberColumns
+from .feature_stores import FeatureStore
 from .joined_tables import Joined
-from .layout import Layout
 from .modal_columns import ModalColumn
 from .normalise import Normaliser
 from .scaling import without_records
 from .table_form import TableForm, numbers_of_party
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-
-class Scaling(ABC):
-    """The source of shift and scale."""
-
-    @abstractmethod
-    def of_party(self, party: int, numbers: NumberColumns, held: "NDArray[np.bool_] | None") -> tuple[Tensor, Tensor]:
-        """Shift and scale, each (F,), of a party's columns.
-
-        Args:
-            party: its number.
-            numbers: its columns (N,).
-            held: (N,) which records it has; None: all.
-        """
+    _Scaled = tuple[NDArray[np.float64], Tensor, Tensor]
 
 
-class KnownScaling(Scaling):
-    """What the parties of a trained model have fitted."""
-
-    def __init__(self, parties: Sequence[FittedParty]) -> None:
-        self._parties = parties
-
-    def of_party(self, party: int, numbers: NumberColumns, held: "NDArray[np.bool_] | None") -> tuple[Tensor, Tensor]:
-        fitted = self._parties[party]
-        return fitted.shift, fitted.scale
-
-
-class FittedScaling(Scaling):
-    """Fitted by each party to the training records that it has.
+def scale_tables(
+    joined: Joined,
+    form: TableForm,
+    store: FeatureStore,
+    normaliser: Normaliser,
+    train: "NDArray[np.int64]",
+    known: Sequence[FittedParty] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Store the scaled columns of all parties; returns shift and scale, each (Σ F_m,) float64.
 
     Args:
+        joined: the tables.
+        form: which party has which columns.
+        store: where the columns are stored.
         normaliser: how each party scales its own columns.
-        layout: the names of the columns, with a view for each party.
-        train: positions of the training records.
-    """
+        train: positions of the training records, which the normaliser is fitted to.
+        known: what the parties of a trained model have fitted; None: it is fitted here.
 
-    def __init__(self, normaliser: Normaliser, layout: Layout, train: "NDArray[np.int64]") -> None:
-        self._normaliser = normaliser
-        self._layout = layout
-        self._train = train
-
-    def of_party(self, party: int, numbers: NumberColumns, held: "NDArray[np.bool_] | None") -> tuple[Tensor, Tensor]:
-        rows = self._train if held is None else self._train[held[self._train]]
-        if not len(rows):
-            raise without_records(party, len(self._train))
-        columns = self._layout.columns
-        start = sum(self._layout.views[:party])
-        return numbers.fit(
-            self._normaliser.of_columns(columns[start : start + self._layout.views[party]], columns), rows
-        )
-
-
-def scale_tables(joined: Joined, form: TableForm, store: FeatureStore, scaling: Scaling) -> tuple[Tensor, Tensor]:
-    """Store the scaled columns of all parties; returns shift and scale, each (Σ F_m,).
-
+    Units: memory, one column; the columns of one party for a normaliser that needs all of them together.
     Guarantee: a feature is (x - shift) / scale in float64, rounded to float32; 0 for records that a party
         does not have.
 
     Raises:
-        ConfigurationError: for values that are not finite, or of another kind than those of the training rows.
+        ConfigurationError: for values that are not finite, or of another kind than those of the training rows, and for
+            a party without training records.
     """
-    used = []
+    used: list[tuple[Tensor, Tensor]] = []
     for m, party in enumerate(form.encoders):
-        numbers, held = store.numbers(), joined.held[party]
-        for name, column in zip(form.columns_of(m), numbers_of_party(joined, party, form), strict=True):
-            refuse_infinite(column, m, name, joined.ids)
-            numbers.put(column)
+        held, names = joined.held[party], form.columns_of(m)
+        rows = train if held is None else train[held[train]]
         fixed = _fixed(form.encoders[party])
-        used.append(scaling.of_party(m, numbers, held) if fixed is None else fixed)
-        for column, shift, scale in zip(numbers.take(), *used[-1], strict=True):
-            scaled = torch.from_numpy(column).sub_(shift).div_(scale)
+        columns = _usable(joined, m, party, form)
+        if known is not None:
+            scaled = _with(columns, known[m].shift, known[m].scale)
+        elif fixed is not None:
+            scaled = _with(columns, *torch.tensor(fixed, dtype=torch.float64)[:, None].expand(2, len(names)))
+        elif len(rows):
+            scaled = _fitted(columns, normaliser.of_columns(names, form.layout.columns), rows, len(names))
+        else:
+            raise without_records(m, len(train))
+        for column, shift, scale in scaled:
+            used.append((shift, scale))
+            column -= shift.item()
+            column /= scale.item()
             if held is not None:
-                scaled[torch.from_numpy(~held)] = 0.0
-            store.put(scaled.float())
+                column[~held] = 0.0
+            store.put(column)
     shifts, scales = zip(*used, strict=True)
     return torch.cat(shifts), torch.cat(scales)
 
 
-def _fixed(encoders: Sequence[ColumnEncoder]) -> tuple[Tensor, Tensor] | None:
-    """Shift and scale, each (F,), of a party with a column of pictures or text; None: it has other columns."""
+def _fitted(
+    columns: "Iterator[NDArray[np.float64]]", normaliser: Normaliser, rows: "NDArray[np.int64]", width: int
+) -> "Iterator[_Scaled]":
+    """The columns (N,) with shift and scale, each (1,), that are fitted to these rows."""
+    if not normaliser.fitted:
+        yield from _with(columns, *normaliser.fit(torch.empty(0, width, dtype=torch.float64)))
+    elif normaliser.by_column:
+        for column in columns:
+            yield column, *normaliser.fit(torch.from_numpy(column[rows, None]))
+    else:
+        every = list(columns)
+        yield from _with(every, *normaliser.fit(torch.from_numpy(np.stack([own[rows] for own in every], axis=1))))
+
+
+def _with(columns: "Iterable[NDArray[np.float64]]", shift: Tensor, scale: Tensor) -> "Iterator[_Scaled]":
+    """The columns (N,), each with its part of shift and scale, each (F,)."""
+    return zip(columns, torch.split(shift, 1), torch.split(scale, 1), strict=True)
+
+
+def _usable(joined: Joined, m: int, party: str, form: TableForm) -> "Iterator[NDArray[np.float64]]":
+    """The columns (N,) of a party, which is the m-th, without values that cannot be used."""
+    for name, column in zip(form.columns_of(m), numbers_of_party(joined, party, form), strict=True):
+        refuse_infinite(column, m, name, joined.ids)
+        yield column
+
+
+def _fixed(encoders: Sequence[ColumnEncoder]) -> tuple[float, float] | None:
+    """Shift and scale of a party with a column of pictures or text; None: it has other columns."""
     first = encoders[0]
-    if not isinstance(first, ModalColumn):
-        return None
-    shift, scale = first.scaling
-    width = len(first.names)
-    return torch.full((width,), shift, dtype=torch.float64), torch.full((width,), scale, dtype=torch.float64)
+    return first.scaling if isinstance(first, ModalColumn) else None

@@ -70,8 +70,9 @@ class Chain(ColumnEncoder):
         for step in self.after:
             marks += step.marks(numbers)
             numbers = step.apply(numbers)
-        gaps: NDArray[np.bool_] = np.any(np.isnan(numbers), axis=1)
-        refuse_cells(values, gaps, party, "are missing", "add impute to its steps, or fill them in")
+        if numbers.size and np.isnan(numbers.min()):  # NaN if one of them is
+            gaps: NDArray[np.bool_] = np.any(np.isnan(numbers), axis=1)
+            refuse_cells(values, gaps, party, "are missing", "add impute to its steps, or fill them in")
         return np.column_stack([numbers, *marks]) if marks else numbers
 
     def state(self) -> dict[str, Any]:

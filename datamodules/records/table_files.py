@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+_BYTES = 1 << 22  # of a file that are looked at together
 _ROWS = 1 << 17  # rows that are in memory together: 31 MB of 30 numbers
 
 
@@ -181,7 +182,7 @@ def _read_csv(file: TextFile, party: str, id_column: str, form: CSVForm, text: l
     """The table of a CSV file; its types are those of the whole file."""
     import pandas as pd
 
-    options = {**csv_options(form), **missing_cells(_names_of(file, party, form), [id_column])}
+    options = {**csv_options(form, _has_spaces(file, form)), **missing_cells(_names_of(file, party, form), [id_column])}
     types: Any = str if text is None else dict.fromkeys((*text, id_column), str)
     with csv_warnings():
         try:
@@ -189,6 +190,25 @@ def _read_csv(file: TextFile, party: str, id_column: str, form: CSVForm, text: l
         except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
             table = pd.read_csv(file.content(), dtype=types, low_memory=False, **options)
     return table
+
+
+def _has_spaces(file: TextFile, form: CSVForm) -> bool:
+    """Whether a field may begin with a blank; looking for it makes pandas' reader 40 % slower.
+
+    Of packed files, and of those with more than a byte a character, it is not found out.
+    """
+    if file.packed or "a ".encode(form.encoding) != b"a ":
+        return True
+    blanks, ends = (np.frombuffer(cells.encode(form.encoding), np.uint8) for cells in (" \t", f"{form.separator}\n\r"))
+    blanks = np.setdiff1d(blanks, ends)  # a tab may be the separator
+    content, before = file.content(), b"\n"
+    while block := content.read(_BYTES):
+        if any(blank in block for blank in blanks.tolist()):
+            text = np.frombuffer(before + block, np.uint8)
+            if np.isin(text[:-1][np.isin(text[1:], blanks)], ends).any():
+                return True
+        before = block[-1:]
+    return False
 
 
 def _names_in(path: Path) -> list[str]:
@@ -294,7 +314,7 @@ def _joined(ids: "list[pd.Series[Any]]") -> "pd.Series[Any]":
 def _chunks(file: TextFile, form: CSVForm, rows: int, **options: Any) -> "Iterator[Iterator[pd.DataFrame]]":
     import pandas as pd
 
-    options |= csv_options(form)
+    options |= csv_options(form, _has_spaces(file, form))
     with csv_warnings(), pd.read_csv(file.content(), low_memory=False, chunksize=rows, **options) as chunks:
         yield iter(chunks)
 

@@ -27,7 +27,7 @@ from ..records.modal_columns import located
 from ..records.normalise import Given, Normaliser, OwnBounds
 from ..records.number_files import WorkFolder
 from ..records.party_tables import read_labels, read_targets, read_weights
-from ..records.scaled_tables import FittedScaling, KnownScaling, scale_tables
+from ..records.scaled_tables import scale_tables
 from ..records.steps_table import steps_table
 from ..records.table_form import TableForm, encode_tables, form_of
 from ..records.told_records import ALL, ToldRecords
@@ -224,12 +224,13 @@ class PreparedTables:
         """The scaled columns of all parties."""
         joined, form, fitted = self.joined, self.form, self._data.fitted
         self._use_columns()
-        store = MemoryStore() if self._reader.work is None else StoredFeatures(self._reader.work, len(joined.ids))
-        if fitted is not None:
-            parties = fitted.parties if self._party is None else (fitted.parties[self._party[0]],)
-            return Features(store, *scale_tables(joined, form, store, KnownScaling(parties)))
-        scaling = FittedScaling(self._normaliser, form.layout, self.rows["train"])
-        return Features(store, *scale_tables(joined, form, store, scaling))
+        shape = form.layout.size, len(joined.ids)
+        store = MemoryStore(*shape) if self._reader.work is None else StoredFeatures(self._reader.work, shape[1])
+        known = None if fitted is None else fitted.parties
+        if known is not None and self._party is not None:
+            known = (known[self._party[0]],)
+        train = self.rows["train"] if known is None else np.empty(0, np.int64)
+        return Features(store, *scale_tables(joined, form, store, self._normaliser, train, known))
 
     @property
     def work(self) -> WorkFolder | None:

@@ -68,6 +68,21 @@ def test_a_third_value_makes_a_column_one_of_numbers(value):
     assert [t.tolist() for t in StandardiseNumbers().fit(x)] == [t.tolist() for t in Standardise().fit(x)]
 
 
+@pytest.mark.parametrize("normaliser", [Standardise(), StandardiseNumbers()])
+def test_a_column_alone_is_scaled_as_beside_others_whatever_the_threads(normaliser):
+    x = torch.cat([table(70_000, 2).features.double() * 1e3 + 7, torch.eye(2).repeat(35_000, 1).double()], dim=1)
+    every = normaliser.fit(x)
+    kept, found = torch.get_num_threads(), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        alone = [normaliser.fit(column[:, None]) for column in x.T]
+        torch.set_num_threads(kept)
+        found.append([torch.cat(parts) for parts in zip(*alone, strict=True)])
+    for whole, *parts in zip(every, *found, strict=True):
+        torch.testing.assert_close(parts[0], whole, rtol=1e-13, atol=1e-13)
+        assert all(torch.equal(parts[0], part) for part in parts)
+
+
 def test_unchanged_is_the_identity():
     x = table(5, 3).features
     shift, scale = Unchanged().fit(x)

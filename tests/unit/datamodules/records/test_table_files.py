@@ -1,10 +1,15 @@
 """Law: a table whose columns stay on the disk has the columns and ids of the table in memory."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from lightning_vfl.datamodules.records.party_tables import CSV
+from lightning_vfl.datamodules.records import table_files
+from lightning_vfl.datamodules.records.party_tables import CSV, CSVForm, canonical_ids
 from lightning_vfl.datamodules.records.table_files import read_table, store_table
 from lightning_vfl.errors import ConfigurationError
 
@@ -68,3 +73,35 @@ def test_a_bad_file_is_refused_as_in_memory(text, tmp_path):
             read(path, "bank", "id", CSV, (), *([tmp_path] if read is store_table else []))
         told.append(str(error.value))
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_blanks_in_front_of_a_field_are_no_part_of_it(separator, place, tmp_path, monkeypatch):
+    fields = [["id", "x", "city"], ["1", "2", "New York"], ["3", "", "Rome"]]
+    (tmp_path / "plain.csv").write_text("\n".join(map(separator.join, fields)) + "\n")
+    spaced = [[*row] for row in fields]
+    spaced[2][place] = f" {spaced[2][place]}"
+    (tmp_path / "spaced.csv").write_text("\r\n".join(map(separator.join, spaced)))
+    form = CSVForm(separator)
+    expected = pd.read_csv(tmp_path / "plain.csv", sep=separator, index_col="id")
+    for size in (1, 2, 7, 1 << 22):
+        monkeypatch.setattr(table_files, "_BYTES", size)
+        for name in ("plain", "spaced"):
+            table = read_table(tmp_path / f"{name}.csv", "bank", "id", form)
+            pd.testing.assert_frame_equal(table, expected, check_names=False)
+
+
+_WHOLE = st.integers(-(2**70), 2**70).map(str) | st.from_regex(r"[-+]?[0-9]{1,20}", fullmatch=True)
+
+
+@example(["1000000000000000000"])
+@example(["-1000000000000000000"])
+@example([str(-(2**63))])
+@given(st.lists(_WHOLE | st.from_regex(r"[0-9a-z .]{1,4}", fullmatch=True), min_size=1, max_size=5))
+def test_ids_are_numbers_if_each_is_written_as_one_usually_is(texts):
+    found = canonical_ids(pd.Series(texts, dtype=str))
+    usual = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text.strip()) for text in texts)
+    assert (found.dtype == np.int64) == usual
+    if usual:
+        assert found.tolist() == [int(text) for text in texts]
