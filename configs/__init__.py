@@ -1,5 +1,6 @@
 """Recipes for data, protocol, policy, faults and trainer, which overlay each other, and studies; and their lookup."""
 
+from .keys import RepeatedKey, refuse_repeated_keys
 from .lookup import find_recipe, packaged, packaged_name
 
-__all__ = ["find_recipe", "packaged", "packaged_name"]
+__all__ = ["RepeatedKey", "find_recipe", "packaged", "packaged_name", "refuse_repeated_keys"]

@@ -16,7 +16,7 @@ from jsonargparse import get_loader
 
 from lightning_vfl.commands.known_classes import own_classes, settings_of
 from lightning_vfl.commands.usage import UsageError, value_of
-from lightning_vfl.configs import find_recipe, packaged_name
+from lightning_vfl.configs import RepeatedKey, find_recipe, packaged_name, refuse_repeated_keys
 from lightning_vfl.errors import ConfigurationError
 
 OPTIMIZER = ("optimizer", "lr_scheduler")
@@ -272,7 +272,12 @@ def with_open_outputs(top: Any) -> Any:
 
 
 def load(text: str) -> Any:
-    """YAML as the parser reads it: 1e-3 is a number, and a date is text."""
+    """YAML as the parser reads it: 1e-3 is a number, and a date is text.
+
+    Raises:
+        RepeatedKey: for a key that is given twice.
+    """
+    refuse_repeated_keys(text)
     return get_loader("yaml")(text)
 
 
@@ -293,9 +298,8 @@ def _read(value: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = "" if mark is None else f" in line {mark.line + 1}"
-        raise ConfigurationError(
-            f"--config {value}: the recipe is not YAML{place}: {error.problem}; correct the indentation or the brackets"
-        ) from None
+        fix = "give it once" if isinstance(error, RepeatedKey) else "correct the indentation or the brackets"
+        raise ConfigurationError(f"--config {value}: the recipe is not YAML{place}: {error.problem}; {fix}") from None
     except OSError as error:
         raise ConfigurationError(f"--config {value}: {error.strerror}; give a file that can be read") from None
     except (ValueError, yaml.YAMLError):  # bytes that are not text

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
@@ -16,6 +16,7 @@ import yaml
 
 from lightning_vfl.align.ids import Step, steps_of
 from lightning_vfl.checks import one_of, positive, within
+from lightning_vfl.configs import refuse_repeated_keys
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
@@ -440,19 +441,11 @@ def _known(said: Any, allowed: Collection[str], where: str, needed: Collection[s
     return said
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML in which a key that is given twice is an error, and not silently the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        made = super().construct_mapping(node, deep)
-        if len(made) < len(node.value):
-            raise yaml.constructor.ConstructorError(None, None, "a key is given twice", node.start_mark)
-        return made
-
-
 def _yaml(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        text = path.read_text(encoding="utf-8")
+        refuse_repeated_keys(text)
+        return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path}: {' '.join(str(error).split())}; correct the YAML") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import yaml
 from jsonargparse import ArgumentParser
 
-from lightning_vfl.configs import find_recipe
+from lightning_vfl.configs import find_recipe, refuse_repeated_keys
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.study.ranges import FALLING, read_search
 from lightning_vfl.study.spec import Entry, Look, Settings, Study, Target, refusal
@@ -35,7 +35,9 @@ def read_study(path: Path) -> Study:
         ConfigurationError: for a file that is not as ``docs/studies.md`` describes it; the message has the wrong key.
     """
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        refuse_repeated_keys(text)
+        said = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path}: {' '.join(str(error).split())}; correct the YAML") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -92,6 +92,10 @@ def test_one_line_names_the_fix(more, status, message, capsys):
             "data:\n  class_path: Digits\n init_args: {}",
             "--config own.yaml: the recipe is not YAML in line 3: did not find expected key; correct the indentation",
         ),
+        (
+            "model: {width: 8}\nmodel:\n  class_path: SplitVFL",
+            "--config own.yaml: the recipe is not YAML in line 2: the key 'model' is given twice; give it once",
+        ),
         ("data: {class_path: Digits\n", "own.yaml: the recipe is not YAML in line 2: did not find expected ',' or '}'"),
     ],
 )

@@ -204,7 +204,7 @@ def test_a_mistake_is_one_line_with_file_and_key(made, key, value, line):
         ("", "keys federation, server, parties, alignment, patience, normalise, weights, limits; got None"),
         ("- a", "the file must have the keys"),
         ("a: [", "correct the YAML"),
-        ("federation: a\nfederation: b", "a key is given twice"),
+        ("federation: a\nfederation: b", "the key 'federation' is given twice"),
         ("? [a]\n: b", "correct the YAML"),
         ("1: b", "1 is not a key of this file"),
         ("federation: !!python/object/apply:os.getcwd []", "correct the YAML"),

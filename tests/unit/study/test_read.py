@@ -24,6 +24,7 @@ def read(text, tmp_path):
         ("recipes: {A: [x]}", "seeds is missing"),
         ("[a]", "is not a mapping"),
         ("a: [", "correct the YAML"),
+        (GOOD + "seeds: [1]", "the key 'seeds' is given twice"),
         (GOOD + "override: {}", "'override' is not a key of a study; did you mean overrides?"),
         (GOOD + "figure: {metrc: x}", "'metrc' is not a key of figure; did you mean metric?"),
         (GOOD + "figure: {width: wide}", "figure.width: 'wide' is not allowed; write a number of inches from 1 to 30"),
