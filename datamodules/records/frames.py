@@ -33,36 +33,53 @@ def files_of_frames(
         work_dir: where the folder is made; None: in the folder of the system for temporary files.
 
     Raises:
-        ConfigurationError: for a frame whose columns Arrow does not take, naming the party.
+        ConfigurationError: for what is neither a frame nor a name, and for a frame whose columns Arrow does not take,
+            naming the party.
     """
     frames = {party: table for party, table in tables.items() if isinstance(table, Frame)}
+    for party, table in tables.items():
+        if not isinstance(table, str | Path | Frame):
+            raise ConfigurationError(
+                f"tables must give party '{party}' a file or a frame of pandas, polars or Arrow; got a "
+                f"{type(table).__name__}; make a frame of it first, of a lazy one with collect()"
+            )
     if not frames:
         return dict(tables), None
     folder = WorkFolder(work_dir)
     files = {party: folder.path / f"{quote(party, safe='')}.parquet" for party in frames}
     for party, frame in frames.items():
-        _write(_in_arrow(frame, party, id_columns[party]), files[party])
+        _store(frame, party, id_columns[party], files[party])
     return {**tables, **files}, folder
 
 
-def _in_arrow(frame: Any, party: str, id_column: str) -> "pa.Table":
+def _store(frame: Any, party: str, id_column: str, path: Path) -> None:
+    """Write a frame into a Parquet file."""
     import pandas as pd  # 0.5 s, where it is used
     import pyarrow as pa
+    from pyarrow import parquet
 
     try:
-        if not isinstance(frame, pd.DataFrame):
-            return pa.table(frame)
-        if id_column in frame.index.names and id_column not in frame:
-            frame = frame.reset_index()
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, ValueError, TypeError) as error:
+        if isinstance(frame, pd.DataFrame):
+            if id_column in frame.index.names and id_column not in frame:
+                # a level without a name numbers the rows, which is no feature
+                frame = frame.reset_index([level for level in frame.index.names if level is not None])
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+        else:
+            table = pa.table(frame)
+        parquet.write_table(_with_plain_categories(table), path)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise ConfigurationError(
             f"the frame of party '{party}' cannot be read: {reason(error)}; give each column one type and a name of "
             "its own"
         ) from error
 
 
-def _write(table: "pa.Table", path: Path) -> None:
-    from pyarrow import parquet
+def _with_plain_categories(table: "pa.Table") -> "pa.Table":
+    """The table with texts as categories: polars gives views of texts, which Parquet does not store as categories."""
+    import pyarrow as pa
 
-    parquet.write_table(table, path)
+    for place, column in enumerate(table.schema):
+        if pa.types.is_dictionary(column.type) and pa.types.is_string_view(column.type.value_type):
+            plain = pa.dictionary(column.type.index_type, pa.string(), column.type.ordered)
+            table = table.set_column(place, column.name, table[place].cast(plain))
+    return table

@@ -186,6 +186,11 @@ class PreparedTables:
                 for party in states_of
                 if party in known
             }
+        for party in self._reader.paths:
+            if party != data.label_party and not len(joined.tables[party].columns):
+                raise ConfigurationError(
+                    f"the table of party '{party}' has no column besides the ids, and so no feature; leave the party out"
+                )
         categorical, preprocess = data.categorical, data.steps
         if self._told is not None:  # what the settings say of other parties is theirs to check
             name = None if self._party is None else self._party[1]

@@ -33,10 +33,19 @@ def records(tables):
     return data.layout.columns, train.ids.tolist(), train.rows(torch.arange(len(train)))
 
 
+def viewed(table, name):
+    """The table with a column of texts as categories whose texts are views."""
+    coded = table[name].combine_chunks().dictionary_encode()
+    views = pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(pa.string_view()))
+    return table.set_column(table.column_names.index(name), name, views)
+
+
 FORMS = {
     "pandas": lambda frame: frame,
     "ids as the index": lambda frame: frame.set_index("id"),
     "arrow": lambda frame: pa.Table.from_pandas(frame, preserve_index=False),
+    "ids in an index of several levels": lambda frame: frame.set_index([pd.RangeIndex(len(frame)), "id"]),
+    "categories as polars has them": lambda frame: viewed(pa.Table.from_pandas(frame, preserve_index=False), "city"),
     "arrow batches": lambda frame: pa.Table.from_pandas(frame, preserve_index=False).to_reader(),
 }
 
@@ -83,10 +92,21 @@ def test_predictions_come_back_as_the_frame_of_the_file(tmp_path):
         (pd.DataFrame({"id": [1]}), "tables must give each party a file or a frame"),
         ({"bank": pd.DataFrame({"id": [1, 2], "x": [1, "b"]})}, "frame of party 'bank' cannot be read"),
         ({"bank": pd.DataFrame([[1, 2, 3]], columns=["id", "x", "x"])}, "frame of party 'bank' cannot be read"),
-        ({"bank": [1, 2]}, "must name the file of party 'bank'; got a list"),
+        ({"bank": pd.DataFrame({"id": [1], "x": [10**30]})}, "frame of party 'bank' cannot be read"),
+        ({"bank": pd.DataFrame({"id": [1], "x": pd.cut([1.0], 2)})}, "frame of party 'bank' cannot be read"),
+        ({"bank": [1, 2]}, "must give party 'bank' a file or a frame of pandas, polars or Arrow; got a list"),
     ],
 )
 def test_what_is_no_frame_is_refused_in_one_line(tables, words):
     with pytest.raises(ConfigurationError, match=words) as refused:
         CSVTables(tables, **SETTINGS)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("preprocess", ["auto", None])
+def test_a_party_without_a_feature_is_refused_in_one_line(preprocess):
+    bank, telco = frames()
+    tables = {"bank": bank[["id", "income", "default"]], "telco": telco[["id"]]}
+    data = CSVTables(tables, **{**SETTINGS, "preprocess": preprocess})
+    with pytest.raises(ConfigurationError, match="'telco' has no column besides the ids, and so no feature; leave"):
+        data.setup("fit")
