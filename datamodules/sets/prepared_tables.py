@@ -189,7 +189,7 @@ class PreparedTables:
         for party in self._reader.paths:
             if party != data.label_party and not len(joined.tables[party].columns):
                 raise ConfigurationError(
-                    f"the table of party '{party}' has no column besides the ids, and so no feature; leave the party out"
+                    f"the table of party '{party}' has no column besides the ids, and so no feature; leave it out"
                 )
         categorical, preprocess = data.categorical, data.steps
         if self._told is not None:  # what the settings say of other parties is theirs to check

@@ -30,6 +30,7 @@ from lightning_vfl.protocols.groups.exposed import exposure_of
 from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
 from lightning_vfl.protocols.logs import say_columns
 from lightning_vfl.protocols.message_rounds import MessageRounds
+from lightning_vfl.protocols.optimizer_groups import settings_of_fit
 from lightning_vfl.support import Part, refuse_unsupported, unsupported_by
 from lightning_vfl.types import Stage
 
@@ -60,6 +61,7 @@ def check_settings(module: MessageRounds) -> None:
     """
     trainer = module.trainer
     joint = module.joint
+    module.optimizers_given = settings_of_fit(trainer, module.optimizers_given)
     given = {Part.FAULTS: bool(module.faults.models), Part.PROCESSES: joint}
     refuse_unsupported(type(module), [part for part, is_given in given.items() if is_given])
     if Part.WAITING not in unsupported_by(type(module)):

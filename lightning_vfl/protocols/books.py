@@ -37,7 +37,8 @@ class EpochLoss:
         return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
 
 
-RESERVED = ("seed", "parts", "preparation", "privacy", "memory", "summed", "downlink", "told", "lost")  # of checkpoints
+RESERVED = ("seed", "parts", "preparation", "privacy", "memory", "summed", "downlink", "told", "lost", "given")
+"""Entries that every checkpoint has beside the counts."""
 
 
 @dataclass(eq=False)

@@ -109,6 +109,7 @@ def save(module: Any, checkpoint: dict[str, Any], within_round: bool) -> None:
     if untaken := take_untaken(checkpoint.get(module.CHECKPOINT_HYPER_PARAMS_KEY, {}), type(module)):
         books["told"] = untaken
     if whole:
+        books["given"] = module.optimizers_given
         books["memory"] = module._resumed or ({} if module.memory is None else module.memory.state())
         if module.place is not None and module.keys:
             books["secret key"] = module.keys[module.owner].hex()
@@ -141,6 +142,7 @@ def restore(module: Any, checkpoint: dict[str, Any]) -> None:
     path = None if module._trainer is None else module.trainer.ckpt_path
     module.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
     module._resumed = books.get("memory", {})
+    module.optimizers_given = books.get("given", {})
     module.position = position_in(checkpoint)
     if module.place is not None and module.keys and "secret key" in books:  # a resumed process draws as it would have
         module.keys[module.owner] = bytes.fromhex(books["secret key"])

@@ -1,5 +1,6 @@
 """Resumed equals uninterrupted: weights, optimiser, schedule, books, logged values, to the bit."""
 
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -228,6 +229,63 @@ def test_other_data_are_refused(whole, tmp_path, data, message):
     folder, _ = whole
     with pytest.raises(ConfigurationError, match=message):
         trainer(tmp_path).test(module(), datamodule=data, ckpt_path=folder / "step=7.ckpt", verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "schedule", "told"),
+    [
+        (SGD, RATE, []),
+        (partial(SGD, lr=0.5), RATE, ["lr 0.5 of optimizer SGD (kept: 0.05)"]),
+        (partial(SGD, nesterov=True), RATE, ["nesterov True of optimizer SGD (kept: False)"]),
+        (SGD, partial(RATE, gamma=0.9), ["gamma 0.9 of lr_scheduler ExponentialLR (kept: 0.5)"]),
+        (partial(SGD, lr=0.5), partial(RATE, gamma=0.9), ["lr 0.5 of", "gamma 0.9 of"]),
+    ],
+)
+def test_settings_that_a_resumed_fit_does_not_take_are_told(whole, tmp_path, optimizer, schedule, told):
+    folder, expected = whole
+    again = split(Max(), dropout=True, optimizer=optimizer, lr_scheduler=schedule)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        u = trainer(tmp_path, max_epochs=EPOCHS)
+        u.fit(again, datamodule=Blobs(batch_size=10), ckpt_path=folder / "step=7.ckpt")
+    line = "".join(str(one.message) for one in warned if "have no effect" in str(one.message))
+    assert bool(line) == bool(told)
+    assert all(words in line for words in told)
+    assert same(again.state_dict(), expected["weights"])  # those of the checkpoint have an effect, as it is told
+    assert u.optimizers[0].param_groups[0]["lr"] == expected["optimizer"]["param_groups"][0]["lr"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"optimizer": torch.optim.Adam, "lr_scheduler": RATE},
+            "of a fit with optimizer SGD, lr_scheduler Exponential",
+        ),
+        ({"optimizer": SGD}, "and this fit has optimizer SGD, which cannot continue"),
+        ({"optimizer": SGD, "lr_scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=1)}, "StepLR, which"),
+        (
+            {"optimizer": SGD, "lr_scheduler": RATE, "optimizer_of": {0: {"lr": 0.1}}},
+            "SGD party 0, optimizer SGD others",
+        ),
+    ],
+)
+def test_another_optimiser_or_schedule_is_refused(whole, tmp_path, settings, line):
+    again = split(Max(), dropout=True, **settings)
+    with pytest.raises(ConfigurationError, match=line):
+        trainer(tmp_path, max_epochs=EPOCHS).fit(
+            again, datamodule=Blobs(batch_size=10), ckpt_path=whole[0] / "step=7.ckpt"
+        )
+
+
+def test_a_fit_that_is_resumed_twice_still_tells_what_the_first_was_given(whole, tmp_path):
+    given = {"optimizer": partial(SGD, lr=0.5), "lr_scheduler": RATE}
+    saver = ModelCheckpoint(dirpath=tmp_path, filename="second", save_last=False)
+    for ckpt in (whole[0] / "step=7.ckpt", tmp_path / "second.ckpt"):
+        with pytest.warns(UserWarning, match=r"lr 0.5 of optimizer SGD \(kept: 0.05\)"):
+            trainer(tmp_path, max_epochs=EPOCHS - 1, enable_checkpointing=True, callbacks=[saver]).fit(
+                split(Max(), dropout=True, **given), datamodule=Blobs(batch_size=10), ckpt_path=ckpt
+            )
 
 
 def test_a_resumed_log_continues(tmp_path, whole):

@@ -9,7 +9,9 @@ from lightning_vfl.configs import RepeatedKey, refuse_repeated_keys
 
 KEYS = st.sampled_from(["a", "b", "<<", "1", "'1'"])
 TREES = st.recursive(
-    st.just("x"), lambda inner: st.lists(st.tuples(KEYS, inner), min_size=1, max_size=3) | st.tuples(inner), max_leaves=8
+    st.just("x"),
+    lambda inner: st.lists(st.tuples(KEYS, inner), min_size=1, max_size=3) | st.tuples(inner),
+    max_leaves=8,
 )
 
 
