@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from math import isfinite
 from typing import Any, Literal
@@ -130,8 +130,12 @@ class ClassWeights(nn.Module):
 
     def __init__(self, given: Weights) -> None:
         super().__init__()
+        if isinstance(given, Mapping) or not hasattr(given, "__len__"):  # a mapping would give its keys as weights
+            raise ConfigurationError(
+                f"class_weights must be a list with a number for each class, in the order of the classes; got {given!r}"
+            )
         self.given = given if isinstance(given, str) else tuple(map(float, given))
-        self.balanced = given == "balanced"
+        self.balanced = self.given == "balanced"
         if isinstance(self.given, str):
             if not self.balanced:
                 raise ConfigurationError(f"class_weights '{given}' is unknown; use balanced or a number for each class")

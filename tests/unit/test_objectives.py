@@ -40,6 +40,15 @@ def test_weights_of_two_classes_are_torch_s_pos_weight():
     torch.testing.assert_close(found, theirs)
 
 
+def test_weights_of_scikit_learn_are_an_array():
+    weights = compute_class_weight("balanced", classes=np.arange(3), y=[0, 0, 1, 2])
+    found = prepared(MultiClass(class_weights=weights), 3)
+    torch.testing.assert_close(
+        found.loss(LOGITS, LABELS), prepared(MultiClass(class_weights=[*weights]), 3).loss(LOGITS, LABELS)
+    )
+    assert found.needs_labels is None
+
+
 @pytest.mark.parametrize("kind", [MultiClass, Binary])
 def test_equal_weights_change_nothing_and_no_weights_add_no_state(kind):
     classes = 3 if kind is MultiClass else 2
@@ -95,6 +104,8 @@ def test_the_command_line_takes_class_weights(tmp_path, monkeypatch):
 REFUSED = {
     "an unknown word": (lambda: MultiClass(class_weights="equal"), "class_weights 'equal' is unknown; use balanced or"),  # type: ignore[arg-type]
     "a weight of 0": (lambda: Binary(class_weights=[0, 1]), "must be numbers above 0; got [0.0, 1.0]; correct them"),
+    "a mapping": (lambda: MultiClass(class_weights={1: 0.5, 2: 3.0}), "order of the classes; got {1: 0.5, 2: 3.0}"),  # type: ignore[arg-type]
+    "one number": (lambda: MultiClass(class_weights=2.0), "must be a list with a number for each class, in the order"),  # type: ignore[arg-type]
     "a number too few": (lambda: prepared(MultiClass(class_weights=[1, 2]), 3), "has 2 numbers for 3 classes; give"),
     "a loss and weights": (
         lambda: MultiClass(nn.CrossEntropyLoss(), [1, 2]), "MultiClass got both a loss and class_weights; give the",
