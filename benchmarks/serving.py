@@ -73,7 +73,7 @@ class Local:
     async def predict(self, ids):
         none = np.zeros(len(ids), np.bool_)
         if kind == "one process":
-            answers = {name: Embeddings(0, None, *half.embed(ids), none) for name, half in self.halves.items()}
+            answers = {name: Embeddings(0, None, *half.embed(ids)) for name, half in self.halves.items()}
             return self.server.join(answers, len(ids), ())
         values = np.full(len(ids), 0.123456789, np.float32)
         return Joined(self.server, values, ~none, none, none, ~none[:, None], ())
@@ -262,10 +262,9 @@ class Oracle:
 
     def is_right(self, ids: list[int], answer: Mapping[str, Any]) -> bool:
         """Whether an answer has the right probability for every record."""
-        none = np.zeros(len(ids), np.bool_)
         there = {name: half for name, half in self._halves.items() if name not in answer["absent"]}
         asked = np.array(ids)
-        answers = {name: Embeddings(0, None, *half.embed(asked), none) for name, half in there.items()}
+        answers = {name: Embeddings(0, None, *half.embed(asked)) for name, half in there.items()}
         joined = self._server.join(answers, len(ids), tuple(answer["absent"]))
         expected = self._server.rows(ids, joined, slice(None))
         close = [

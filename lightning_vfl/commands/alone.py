@@ -1,11 +1,13 @@
 """Commands that run without torch and Lightning, whose imports take seconds."""
 
+import logging
 from abc import abstractmethod
 from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from jsonargparse import ArgumentParser, Namespace
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from lightning_vfl.commands.command import CLI, Command, with_both_spellings
 from lightning_vfl.commands.usage import UsageError
@@ -73,6 +75,22 @@ def add_seat(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
     )
+
+
+@contextmanager
+def notes_on_records() -> Iterator[None]:
+    """Print notes on records, such as categories that no training record has, on standard error."""
+    # Lightning would set it: notes are printed by the process of rank 0
+    rank_zero_only.rank = 0  # type: ignore[attr-defined]  # how the package says to set it
+    notes, handler = logging.getLogger("lightning_utilities.core.rank_zero"), logging.StreamHandler()
+    level = notes.level
+    notes.addHandler(handler)
+    notes.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        notes.removeHandler(handler)
+        notes.setLevel(level)
 
 
 @contextmanager

@@ -1,14 +1,12 @@
 """``lightning-vfl score``: predictions of exported halves, without torch, Lightning and a recipe."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from jsonargparse import ArgumentParser, Namespace
-from lightning_utilities.core.rank_zero import rank_zero_only
 
-from lightning_vfl.commands.alone import AloneCommand
+from lightning_vfl.commands.alone import AloneCommand, notes_on_records
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Engine
@@ -68,15 +66,11 @@ class ScoreCommand(AloneCommand):
         parser.add_argument("--work_dir", type=str, help="folder in which large tables are encoded; default: temporary")
 
     def run_alone(self, arguments: Sequence[str]) -> int:
-        # Lightning would set it: notes on records are printed by the process of rank 0
-        rank_zero_only.rank = 0  # type: ignore[attr-defined]  # how the package says to set it
-        notes = logging.getLogger("lightning_utilities.core.rank_zero")
-        notes.addHandler(logging.StreamHandler())
-        notes.setLevel(logging.INFO)
-        try:
-            return super().run_alone(arguments)
-        except OSError as error:
-            raise ConfigurationError(f"{error}; correct the path") from error
+        with notes_on_records():
+            try:
+                return super().run_alone(arguments)
+            except OSError as error:
+                raise ConfigurationError(f"{error}; correct the path") from error
 
     def work(self, given: Namespace) -> int:
         out = Path(given.out)

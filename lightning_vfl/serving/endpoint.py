@@ -3,8 +3,10 @@
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -41,8 +43,11 @@ from lightning_vfl.serving.sums_before import SumsBefore
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Embedded = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]
+
 _AGAIN = 0.5  # seconds before a broken connection is tried again
 _DRIFT_EVERY = 1000  # records
+_LOOKUP = 5.0  # seconds that a database has for the records of a request
 _FINAL = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
 
 
@@ -115,13 +120,14 @@ class Endpoint:
         self._charges: Charges | None = None
         self._withheld: Callable[[NDArray[Any]], NDArray[np.bool_]] | None = None
         self._released = release_of(half.protection)
-        self._released(half.embed(half.all_ids[:1])[0])  # the first draws of a process take seconds
+        self._released(half.first)  # the first draws of a process take seconds
         moments = half.manifest.training
         self._drift = Drift(moments) if drift is None and moments is not None else drift
         self._connected = False
         self._records = 0
         self._records_withheld = 0
         self._records_logged = 0  # when the drift was logged
+        self._refusal = ""  # why the latest request was refused
         protection = half.protection
         if protection.consent and seat.evaluate is not Consent.PLAIN:
             raise ConfigurationError(
@@ -173,7 +179,7 @@ class Endpoint:
         if self._sums is None:
             return "the seat has no ledger: records of earlier sums without a party are not withheld"
         noted = len(self._sums)
-        withheld = int(self._sums.withheld(self._half.all_ids).sum())
+        withheld = int(self._sums.withheld(self._half.all_ids()).sum())
         line = f"{withheld:,} records are withheld: {self._sums.ledger} has them in sums without a party"
         if withheld < noted:
             line += f"; {noted - withheld:,} others in such sums are not in the table, or were noted without ids"
@@ -216,11 +222,17 @@ class Endpoint:
         self._ended.set()
 
     async def run(self) -> None:
-        """Answer until ``stop`` is called; a connection that breaks is made again.
+        """Answer until ``stop`` is called; a connection that breaks is made again. At the end the half is closed.
 
         Raises:
             ConfigurationError: if the gateway refuses this party.
         """
+        try:
+            await self._answer_until_stopped()
+        finally:
+            self._half.close()
+
+    async def _answer_until_stopped(self) -> None:
         reason = ""
         while not self._stopped.is_set():
             try:
@@ -277,11 +289,11 @@ class Endpoint:
             if content is grpc.aio.EOF:
                 await call.code()
                 return
-            answer = self._answered(content, keys)
+            answer = await self._answered(content, keys)
             if answer is not None:
                 await call.write(written(answer))
 
-    def _answered(self, content: bytes, keys: ConnectionKeys | None) -> Message | None:
+    async def _answered(self, content: bytes, keys: ConnectionKeys | None) -> Message | None:
         """The answer to a message of the gateway."""
         try:
             message = read(content, self._charter.limits.frame_bytes)
@@ -299,8 +311,9 @@ class Endpoint:
             return Withheld(message.number, "the request is for another version of the model")
         try:
             ids, places = np.unique(message.ids, return_inverse=True)  # a record has one answer in a request
-            values, known = self._half.embed(ids)
-            withheld = np.zeros_like(known)
+            values, known, withheld = await self._embedded(ids)
+            if refused := int(withheld.sum()):
+                log("records refused", records=refused, reason="the half does not take their values")
             if self._withheld is not None:
                 withheld[known] = self._withheld(ids[known])
                 known &= ~withheld
@@ -310,10 +323,36 @@ class Endpoint:
                 sent = keys.mask(message.number, message.content, sent, known[places])
             left = None if self._charges is None else self._charges.left
             self._note(values[known], int(withheld.sum()))
+            self._refusal = ""
             return Embeddings(message.number, left, sent, known[places], withheld[places])
         except ConfigurationError as error:
-            log("request refused", reason=str(error))
-            return Withheld(message.number, str(error)[:500])
+            if str(error) != self._refusal:
+                log("request refused", reason=str(error))
+                self._refusal = str(error)
+            return Withheld(message.number, "the log of the party has the reason")
+
+    async def _embedded(self, ids: "NDArray[Any]") -> "Embedded":
+        """What ``ServedParty.embed`` gives; a lookup in a database does not keep the process from anything else.
+
+        Raises:
+            ConfigurationError: for records that cannot be read in time.
+        """
+        if not self._half.waits:
+            return self._half.embed(ids)
+        done: Future[Embedded] = Future()
+        done.set_running_or_notify_cancel()  # so that the thread can give a result that nobody waits for any more
+
+        def embed() -> None:
+            try:
+                done.set_result(self._half.embed(ids))
+            except Exception as error:  # whatever it is, the request gets it
+                done.set_exception(error)
+
+        Thread(target=embed, daemon=True).start()  # unlike those of an executor, it does not keep a process from ending
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(done), _LOOKUP)
+        except TimeoutError:
+            raise ConfigurationError(f"the database has not answered within {_LOOKUP:g} s") from None
 
     def _note(self, values: "NDArray[np.float32]", withheld: int) -> None:
         """Count the records of an answer. The drift is written to the log of this host for every 1,000 records."""

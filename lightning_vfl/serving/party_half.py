@@ -1,10 +1,12 @@
-"""A party's half in production: its program, and its records in an index on the disk."""
+"""A party's half in production: its program, and its records in an index on the disk or in a database."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from lightning_vfl.datamodules.records.number_files import WorkFolder
 from lightning_vfl.datamodules.records.party_tables import CSVForm, csv_forms, kind_of
@@ -19,7 +21,78 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_BLOCK = 4096  # records that are checked together
+BLOCK = 4096  # records that are checked together
+_TRIES = 64  # at most so many parts of a request are encoded to find the records that cannot be
+
+
+class Source(ABC):
+    """Where a party's records are looked up.
+
+    Args:
+        kind: ``whole numbers`` or ``text``, of the ids.
+        records: how many there are at the start.
+        first: (1,) an id.
+    """
+
+    waits = False
+    """Whether a lookup waits for another process."""
+
+    def __init__(self, kind: str, records: int, first: "NDArray[Any]") -> None:
+        self.kind = kind
+        self.records = records
+        self.first = first
+
+    @abstractmethod
+    def all_ids(self) -> "NDArray[Any]":
+        """(N,) the ids of all records."""
+
+    @abstractmethod
+    def find(self, ids: "NDArray[Any]") -> PartyData:
+        """Records, among them those with these ids, if there are such.
+
+        Args:
+            ids: (B,) different ids of the kind of the records.
+
+        Raises:
+            ConfigurationError: for records that cannot be read now.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what is open; no record is asked for any more."""
+
+
+class Readable(Protocol):
+    """What names the records of a party, and can open them."""
+
+    def open(self, manifest: Manifest) -> Source:
+        """The records, which are checked against the half.
+
+        Raises:
+            ConfigurationError: for records that cannot be read or do not fit the half.
+        """
+        ...
+
+
+class _Indexed(Source):
+    """Records that are encoded at the start."""
+
+    def __init__(self, data: PartyData) -> None:
+        ids: NDArray[Any] = data.index.to_numpy()
+        super().__init__(kind_of(data.index), len(ids), ids[:1])
+        self._data = data
+        for start in range(0, len(ids), BLOCK):
+            data.features(np.arange(start, min(start + BLOCK, len(ids))))
+
+    def all_ids(self) -> "NDArray[Any]":
+        ids: NDArray[Any] = self._data.index.to_numpy()
+        return ids
+
+    def find(self, ids: "NDArray[Any]") -> PartyData:
+        return self._data
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +127,10 @@ class Records:
         work = WorkFolder(self.work_dir)
         return read_party(manifest, self.path, self.id_column, form, self.leave_out, work=work)
 
+    def open(self, manifest: Manifest) -> Source:
+        """As ``Readable``."""
+        return _Indexed(self.read(manifest))
+
 
 class ServedParty:
     """Embeddings of a party's records.
@@ -67,7 +144,7 @@ class ServedParty:
         ConfigurationError: for a folder that is no party's half, and records that the program does not take.
     """
 
-    def __init__(self, folder: Path, records: Records, engine: Engine = Engine.ONNX) -> None:
+    def __init__(self, folder: Path, records: Readable, engine: Engine = Engine.ONNX) -> None:
         self.manifest = Manifest.read(folder)
         if not isinstance(self.manifest.half, PartyHalf):
             raise ConfigurationError(f"{folder} is the server's half; give it to lightning-vfl gateway")
@@ -75,42 +152,91 @@ class ServedParty:
         self.network = self.manifest.half.network
         self.sums_since = self.manifest.half.sums_since
         self._program: Runner = open_program(folder, self.manifest, engine)
-        self._data = records.read(self.manifest)
-        self.ids = kind_of(self._data.index)
         self._width = int(self.manifest.outputs[0].shape[1])
-        for start in range(0, len(self._data.index), _BLOCK):
-            self._data.features(np.arange(start, min(start + _BLOCK, len(self._data.index))))
-        self.embed(self._data.index[:1].to_numpy())  # the first run of a program takes longer
+        # steps note what they meet, and the package that does so needs a rank, as Lightning sets it
+        rank_zero_only.rank = getattr(rank_zero_only, "rank", 0)  # type: ignore[attr-defined]
+        self._source = records.open(self.manifest)
+        self.ids = self._source.kind
+        self.first = self.embed(self._source.first)[0]  # the first run of a program takes longer
+        """(1, D) an embedding."""
 
     def __len__(self) -> int:
-        return len(self._data.index)
+        return self._source.records
 
     def drift(self, training: Records) -> Drift:
         """The drift of the embeddings of production against those of the records of training."""
         data = training.read(self.manifest)
-        starts = range(0, len(data.index), _BLOCK)
-        places = [np.arange(start, min(start + _BLOCK, len(data.index))) for start in starts]
+        starts = range(0, len(data.index), BLOCK)
+        places = [np.arange(start, min(start + BLOCK, len(data.index))) for start in starts]
         return Drift(moments_of(np.concatenate([self._program.run([data.features(block)]) for block in places])))
 
     @property
+    def waits(self) -> bool:
+        """Whether ``embed`` waits for another process."""
+        return self._source.waits
+
+    def close(self) -> None:
+        """Close what is open for the records; none is asked for any more."""
+        self._source.close()
+
     def all_ids(self) -> "NDArray[Any]":
         """(N,) the ids of all records."""
-        ids: NDArray[Any] = self._data.index.to_numpy()
-        return ids
+        return self._source.all_ids()
 
-    def embed(self, ids: "NDArray[Any]") -> "tuple[NDArray[np.float32], NDArray[np.bool_]]":
-        """(B, D) the embeddings of records, zero where the party lacks the record, and (B,) bool, whether it has it."""
+    def embed(self, ids: "NDArray[Any]") -> "tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]":
+        """Embeddings of records.
+
+        Args:
+            ids: (B,) different ids.
+
+        Returns:
+            (B, D) the embeddings, zero where there is none; (B,) bool, whether there is one; (B,) bool, the records
+            that have none because the half does not take their values.
+
+        Raises:
+            ConfigurationError: for records that cannot be read now.
+        """
         import pandas as pd
 
         values = np.zeros((len(ids), self._width), np.float32)
-        numbers = ids.dtype.kind == "i"
-        if numbers != (self.ids == "whole numbers"):
-            return values, np.zeros(len(ids), np.bool_)
-        places = self._data.places(pd.Index(ids))
+        known, refused = np.zeros((2, len(ids)), np.bool_)
+        if (ids.dtype.kind == "i") != (self.ids == "whole numbers"):
+            return values, known, refused
+        data = self._source.find(ids)
+        places = data.places(pd.Index(ids))
         known = places >= 0
-        if known.any():
-            values[known] = self._program.run([self._data.features(places[known])])
-        return values, known
+        if not known.any():
+            return values, known, refused
+        try:
+            features = data.features(places[known])
+        except ConfigurationError:  # of a file, all records were encoded at the start
+            refused[known] = ~_taken(data, places[known])
+            known &= ~refused
+            if not known.any():
+                return values, known, refused
+            features = data.features(places[known])
+        values[known] = self._program.run([features])
+        return values, known, refused
+
+
+def _taken(data: PartyData, places: "NDArray[np.int64]") -> "NDArray[np.bool_]":
+    """(B,) bool, the records at these places that can be encoded; others of a request with many that cannot are lost.
+
+    The parts of a request that cannot be encoded are halved, until single records are left or 64 parts were tried.
+    """
+    taken = np.zeros(len(places), np.bool_)
+    parts = [np.arange(len(places))]
+    for _ in range(_TRIES):
+        if not parts:
+            break
+        part = parts.pop()
+        try:
+            data.features(places[part])
+        except ConfigurationError:
+            parts += np.array_split(part, 2) if len(part) > 1 else []
+        else:
+            taken[part] = True
+    return taken
 
 
 def served(folder: Path, protection: Protection | None) -> Protection:

@@ -43,10 +43,10 @@ def test_a_party_measures_its_embeddings_against_those_of_its_training_records(t
     half = ServedParty(subject.half("bank"), subject.records("bank"))
     drift = half.drift(subject.records("bank"))
     for _ in range(100):
-        drift.add(half.embed(half.all_ids)[0])
+        drift.add(half.embed(half.all_ids())[0])
     assert drift.distance < 0.2
     for _ in range(100):
-        drift.add(half.embed(half.all_ids[:1])[0])
+        drift.add(half.embed(half.all_ids()[:1])[0])
     one = np.array([row @ subject.weights["bank"] for row in subject.tables["bank"].values()])
     assert drift.distance > 0.05 * np.sqrt(np.mean(((one[0] - one.mean(0)) / one.std(0)) ** 2))
 

@@ -195,7 +195,7 @@ def test_a_browser_draws_the_dashboard_in_its_colours_and_nothing_beyond_its_wid
 @pytest.mark.processes
 def test_no_training_code_is_imported():
     code = "import sys, lightning_vfl.serving.processes, lightning_vfl.serving.http, lightning_vfl.commands.gateway\n"
-    code += "import lightning_vfl.serving.server_half, lightning_vfl.commands.endpoint\n"
+    code += "import lightning_vfl.serving.server_half, lightning_vfl.serving.store, lightning_vfl.commands.endpoint\n"
     code += "print(*{'torch', 'lightning', 'sklearn', 'lightning_vfl.protocols'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""

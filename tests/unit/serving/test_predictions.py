@@ -137,7 +137,7 @@ def test_a_party_that_is_late_is_absent_until_it_has_answered(tmp_path):
             written = shop._answered
             frozen = []
 
-            def slow(content, keys):  # frozen: the answer comes after the deadline, with the next message
+            async def slow(content, keys):  # frozen: the answer comes after the deadline, with the next message
                 frozen.append((content, keys))
                 return
 
@@ -145,7 +145,7 @@ def test_a_party_that_is_late_is_absent_until_it_has_answered(tmp_path):
             first = await gateway.predict(ids)
             second = await asyncio.wait_for(gateway.predict(ids), 0.15)  # it is not waited for a second time
             shop._answered = written
-            late = written(*frozen[0])
+            late = await written(*frozen[0])
             party = gateway.current.parties["shop"]
             party.answered(late.number, late)
             return first, second, await gateway.predict(ids), len(frozen)

@@ -84,7 +84,7 @@ def test_a_party_that_lacks_the_version_is_absent(versions):
 def test_an_endpoint_does_not_answer_for_another_version(versions):
     old, _ = versions()
     endpoint = old.endpoint("bank")
-    answer = endpoint._answered(written(Ask(1, "e" * 64, np.arange(3))), None)
+    answer = asyncio.run(endpoint._answered(written(Ask(1, "e" * 64, np.arange(3))), None))
     assert answer.why == "the request is for another version of the model"
 
 
