@@ -49,6 +49,11 @@ class _Party:
         """Whether the answer to an earlier request is overdue. A late party is not asked until it has answered."""
         return bool(self._overdue)
 
+    @property
+    def awaited(self) -> "list[Answer]":
+        """The answers that are waited for."""
+        return [answer for _, answer in self._asked.values()]
+
     def ask(self, number: int, content: bytes) -> "Answer":
         """Send a request; the answer is None if there is none."""
         answer: Answer = asyncio.get_running_loop().create_future()
@@ -154,6 +159,8 @@ class Gateway:
         self._deadline = deadline
         self._number = 0
         self._grpc: Any = None
+        self._stopping = asyncio.Event()
+        self._connections: set[asyncio.Task[Any]] = set()
         self.port = 0
 
     def renew(self, charter: Charter, seat: SeatFile) -> None:
@@ -254,8 +261,18 @@ class Gateway:
         await self._grpc.start()
 
     async def stop(self) -> None:
-        """Stop listening, after the answers that are on their way."""
-        await self._grpc.stop(_GRACE)
+        """Stop listening, after the answers that are on their way, and end the connections of the parties.
+
+        Guarantee: no task of the gateway is left.
+        """
+        parties = [party for version in self.versions.values() for party in version.parties.values()]
+        if waiting := [answer for party in parties for answer in party.awaited]:
+            await asyncio.wait(waiting, timeout=_GRACE)
+        self._stopping.set()
+        stopped = asyncio.create_task(self._grpc.stop(_GRACE))
+        if self._connections:
+            await asyncio.wait(self._connections)
+        await stopped
 
     async def predict(self, ids: "NDArray[Any]") -> Joined:
         """The predictions of the records with these ids, from the parties that answer before the deadline."""
@@ -296,10 +313,16 @@ class Gateway:
     # ---- connections
 
     async def _serve(self, _: Any, call: Any) -> None:
-        """One connection of a party, until it ends."""
+        """One connection of a party, until it ends or the gateway stops."""
+        connection = asyncio.current_task()
+        if connection is not None:
+            self._connections.add(connection)
+            connection.add_done_callback(self._connections.discard)
         name = await self._caller(call)
         party = _Party(name, await self._hello(name, call))
         await call.send_initial_metadata(())
+        if self._stopping.is_set():
+            return
         version = self.versions[party.hello.model]
         before = version.parties.get(name)
         version.parties[name] = party
@@ -307,11 +330,19 @@ class Gateway:
             before.end()
         version.share_keys()  # before the next request, which is sent after them
         log("party connected", party=name)
-        writer = asyncio.create_task(self._write(party, call))
+        tasks = {
+            asyncio.create_task(self._write(party, call)),
+            asyncio.create_task(self._read(party, call)),
+            asyncio.create_task(self._stopping.wait()),
+        }
         try:
-            await self._read(party, call)
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
         finally:
-            writer.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             party.end()
             if version.parties.get(name) is party:
                 del version.parties[name]

@@ -127,6 +127,36 @@ def test_a_party_that_restarts_while_requests_run_costs_no_answer_and_no_wrong_o
     assert min(counts.values()) > 20
 
 
+def test_a_gateway_that_stops_waits_for_answers_on_their_way_and_leaves_no_task(tmp_path):
+    subject = Subject(tmp_path)
+    ids = np.arange(5)
+
+    async def stop():
+        async with running(subject) as (gateway, tasks):
+            shop = tasks["shop"][0]
+            at_once = shop._answered
+
+            async def slow(content, keys):
+                await asyncio.sleep(0.3)
+                return await at_once(content, keys)
+
+            shop._answered = slow
+            last = asyncio.create_task(gateway.predict(ids))
+            await asyncio.sleep(0.05)
+            began = asyncio.get_running_loop().time()
+            await gateway.stop()
+            seconds = asyncio.get_running_loop().time() - began
+            joined = await last
+        await asyncio.sleep(0)
+        return joined, seconds, asyncio.all_tasks() - {asyncio.current_task()}
+
+    joined, seconds, left = asyncio.run(stop())
+    assert joined.absent == ()
+    np.testing.assert_allclose(joined.values, subject.expected(ids), atol=CLOSE)
+    assert seconds < 1.5  # and not until parties are cut off, after 2 s
+    assert not left
+
+
 def test_a_party_that_is_late_is_absent_until_it_has_answered(tmp_path):
     subject = Subject(tmp_path)
     ids = np.arange(5)
