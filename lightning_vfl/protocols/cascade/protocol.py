@@ -117,7 +117,9 @@ class CascadeVFL(VFLModule):
     Guarantee: an active party's messages depend on the labels of other parties only through parameters. Parties that do
         not learn from an event keep their parameters and optimiser state. Dropout in a bottom is the same at START and
         END.
-    Not guaranteed: privacy of labels, because gradients are sent in the clear. Hidden embeddings are not hidden from
+    Not guaranteed: privacy of labels, because gradients are sent in the clear. Privacy of embeddings from the
+        collaborator: the gradient of the top gives it those of small batches, and, if it sends a top of its own, those
+        of large batches with their labels. Hidden embeddings are not hidden from
         what the active party knows (it knows its own part of a sum). Several processes (refused). Privacy is charged at
         the END, so a fit ends with up to L collections in progress that are not charged.
 

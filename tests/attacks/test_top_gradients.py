@@ -1,0 +1,15 @@
+"""The collaborator of cascade training reads embeddings off the gradient of the top, as the page on protection says."""
+
+from tests.attacks.top_gradients import Honest, Lying, reads, shares
+
+
+def test_an_honest_collaborator_reads_whole_small_batches():
+    found, right = shares(reads(Honest(), 6, 4))
+    assert found > 0.7
+    assert right > 0.7
+
+
+def test_a_lying_collaborator_reads_embeddings_and_labels_of_large_batches_and_knows_which_are_right():
+    found, right = shares(reads(Lying(4 * 32), 32, 16)[8:])
+    assert found > 0.4  # exp(-32 / 64) of the records are alone between the thresholds, if these are quantiles
+    assert right > 0.97
