@@ -1,5 +1,6 @@
 """Arrays in memory: one for each party, of any shape."""
 
+import sys
 from collections.abc import Mapping
 from functools import cached_property
 from math import prod
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_vfl.errors import ConfigurationError, reason
+from lightning_vfl.trained.fitted import Fitted
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
@@ -52,8 +54,9 @@ class Arrays(VerticalDataModule):
     Guarantee: the splits of a classification are stratified by class. Labels come back as they were given.
 
     Raises:
-        ConfigurationError: for what is no array of numbers, other numbers of records, NaN, whole numbers above 2^24,
-            and labels that are not of the task.
+        ConfigurationError: for what is no array of numbers, other numbers of records, frames of pandas whose indexes
+            differ, NaN, masked numbers, whole numbers above 2^24, labels that are not of the task, and arrays of other
+            parties than those of a trained model.
 
     Not guaranteed: that the records of datasets match. Item i of each is taken for the same record.
 
@@ -83,6 +86,7 @@ class Arrays(VerticalDataModule):
             raise ConfigurationError(
                 f"arrays must give each party an array, such as {{'camera': pictures}}; got a {type(arrays).__name__}"
             )
+        _refuse_other_indexes({**arrays, "labels": labels})
         columns = {str(name): _read(str(name), given) for name, given in arrays.items()}
         self._arrays = {name: _numbers(name, features) for name, (features, _) in columns.items()}
         if labels is None:
@@ -105,6 +109,8 @@ class Arrays(VerticalDataModule):
         if len(set(records.values())) > 1:
             told = ", ".join(f"{name} {count}" for name, count in records.items())
             raise ConfigurationError(f"all arrays must have a row for each record; got {told}")
+        if self._ids.dtype.kind not in "iuU" and not (self._ids.dtype.kind == "O" and _texts(self._ids)):
+            raise ConfigurationError(f"ids must be whole numbers or texts; got {self._ids.dtype}; convert them")
         if len(np.unique(self._ids)) < len(self._ids):
             raise ConfigurationError("ids are not unique; give each record an id of its own")
 
@@ -162,11 +168,11 @@ class Arrays(VerticalDataModule):
         if given is None:
             raise ConfigurationError("training and tests need labels; give them, or predict these records")
         if self.task == "regression":
-            return torch.tensor(given, dtype=torch.float32), ()
+            return _real_labels(given), ()
         if given.ndim != 1 or given.dtype.kind not in "iubUSO" or (given.dtype.kind == "O" and not _texts(given)):
             raise ConfigurationError(
-                f"labels must be (N,) whole numbers or texts of the classes; got {given.dtype} {given.shape}; use "
-                "task='regression' for real numbers"
+                f"labels must be (N,) whole numbers or texts of the classes; got {given.dtype} {given.shape}; convert "
+                "them, with astype(int) for example, or use task='regression' for real numbers"
             )
         classes, numbers = np.unique(given, return_inverse=True)
         if self.fitted is None:
@@ -179,9 +185,65 @@ class Arrays(VerticalDataModule):
         places = np.array([trained[name] for name in classes.tolist()], dtype=np.int64)
         return torch.from_numpy(places[numbers]), self.fitted.class_names
 
+    def own_fitted(self) -> Mapping[str, Any]:
+        """The parties' names, in the order of the model's inputs."""
+        return {"arrays": [*self._arrays]}
+
+    def use(self, fitted: Fitted | None) -> None:
+        names = [*self._arrays] if fitted is None else fitted.own.get("arrays", [*self._arrays])
+        if {*names} != {*self._arrays}:
+            raise ConfigurationError(
+                f"the model was trained with arrays of {', '.join(names)}, these are of {', '.join(self._arrays)}; "
+                "give each array under the name of its party"
+            )
+        if names != [*self._arrays]:
+            self.forget()
+            self.__dict__.pop("layout", None)
+            self._arrays = {name: self._arrays[name] for name in names}
+        super().use(fitted)
+
     def forget(self) -> None:
         super().forget()
         self.__dict__.pop("_labels", None)
+
+
+def _refuse_other_indexes(given: Mapping[str, Any]) -> None:
+    """Accept frames and series of pandas with one index: rows are taken by their place, not by their index.
+
+    Raises:
+        ConfigurationError: naming two of them whose indexes differ.
+    """
+    pandas = sys.modules.get("pandas")  # whoever has a frame has imported it
+    if pandas is None:
+        return
+    framed = {name: one.index for name, one in given.items() if isinstance(one, pandas.DataFrame | pandas.Series)}
+    for name, index in framed.items():
+        first = next(iter(framed))
+        if len(index) == len(framed[first]) and not index.equals(framed[first]):
+            raise ConfigurationError(
+                f"'{first}' and '{name}' have different indexes, and rows would be joined by their places; give them "
+                "one order and reset_index(drop=True), or use CSVTables, which joins on ids"
+            )
+
+
+def _real_labels(given: "NDArray[Any]") -> Tensor:
+    """The labels of a regression as float32.
+
+    Raises:
+        ConfigurationError: for what is not a number, and for NaN and infinity, in any split.
+    """
+    try:
+        labels = torch.from_numpy(given.astype(np.float32))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"labels of a regression must be numbers: {reason(error)}; correct them") from error
+    if given.dtype.kind not in "fiubO":
+        raise ConfigurationError(f"labels of a regression must be numbers; got {given.dtype}; convert them")
+    if not bool(torch.isfinite(labels).all()):
+        place = int((~torch.isfinite(labels)).nonzero()[0, 0])
+        raise ConfigurationError(
+            f"label {given[place]} of row {place} is NaN or infinite in float32; correct it or remove the record"
+        )
+    return labels
 
 
 def _read(party: str, given: Any) -> tuple[Any, list[Any] | None]:
@@ -221,6 +283,11 @@ def _labels_of(labels: Mapping[str, list[Any]], party: str | None) -> list[Any] 
 
 
 def _numbers(party: str, given: Any) -> "NDArray[Any]":
+    if np.ma.is_masked(given):  # numpy would give the numbers under the mask
+        raise ConfigurationError(
+            f"the array of party '{party}' has {int(np.ma.count_masked(given))} masked numbers; fill them in, with "
+            "filled(value), or remove the records"
+        )
     try:
         array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(_padded(given))
     except (ValueError, TypeError) as error:

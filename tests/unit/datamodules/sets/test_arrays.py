@@ -32,6 +32,8 @@ def arrays():
 
 LABELS = np.random.default_rng(1).permutation(["no", "yes"] * (RECORDS // 2))
 
+FRAME = pd.DataFrame({"x": np.arange(RECORDS) / 7})
+
 
 def test_each_party_has_the_shape_of_its_rows_and_is_scaled_by_its_kind():
     given = arrays()
@@ -76,6 +78,19 @@ def test_a_trained_model_predicts_new_arrays_and_labels_come_back(tmp_path):
     assert scores["test/accuracy"] == pytest.approx(right)
 
 
+def test_a_trained_model_takes_arrays_by_the_names_of_their_parties(tmp_path):
+    draw = np.random.default_rng(0)
+    given = {"b": draw.normal(5.0, 3.0, (RECORDS, 4)), "a": draw.normal(size=(RECORDS, 4))}
+    module = split(Mean(), width=4)
+    trainer(tmp_path).fit(module, datamodule=Arrays(given, LABELS, batch_size=10))
+    turned = Arrays({name: given[name] for name in ("a", "b")}, LABELS)
+    assert predictions_of(module, turned).equals(predictions_of(module, Arrays(given, LABELS)))
+    assert turned.party_names == ("b", "a")
+    for other in ({"a": given["a"], "c": given["b"]}, {"a": given["a"]}, {**given, "c": given["b"]}):
+        with pytest.raises(ConfigurationError, match="was trained with arrays of b, a, these are of"):
+            predictions_of(module, Arrays(other))
+
+
 def test_real_labels_and_one_partitioner_for_two_views(tmp_path):
     given = {name: array for name, array in arrays().items() if name in ("table", "flag")}
     real = np.random.default_rng(2).normal(50.0, 9.0, RECORDS)
@@ -98,6 +113,13 @@ def test_real_labels_and_one_partitioner_for_two_views(tmp_path):
         ({"labels": None}, "training needs labels"),
         ({"new_records": True}, "training needs labels and old records"),
         ({"ids": [1] * RECORDS}, "ids are not unique"),
+        ({"ids": np.linspace(0, 1, RECORDS)}, "ids must be whole numbers or texts; got float64"),
+        ({"arrays": {"a": np.ma.masked_less(np.ones((RECORDS, 2)), 2)}}, "party 'a' has 120 masked numbers; fill"),
+        ({"arrays": {"a": FRAME, "b": FRAME[::-1]}}, "'a' and 'b' have different indexes, and rows would be joined by"),
+        ({"arrays": {"a": FRAME}, "labels": FRAME["x"][::-1]}, "'a' and 'labels' have different indexes"),
+        ({"task": "regression"}, "labels of a regression must be numbers"),
+        ({"task": "regression", "labels": np.arange(RECORDS).astype("M8[D]")}, "must be numbers; got datetime64"),
+        ({"task": "regression", "labels": [*range(RECORDS - 1), math.nan]}, "label nan of row 59 is NaN or infinite"),
         ({"task": "ranking"}, "task 'ranking' is unknown"),
     ],
 )
