@@ -285,8 +285,8 @@ def _labels_of(labels: Mapping[str, list[Any]], party: str | None) -> list[Any] 
 def _numbers(party: str, given: Any) -> "NDArray[Any]":
     if np.ma.is_masked(given):  # numpy would give the numbers under the mask
         raise ConfigurationError(
-            f"the array of party '{party}' has {int(np.ma.count_masked(given))} masked numbers; fill them in, with "
-            "filled(value), or remove the records"
+            f"the array of party '{party}' has {int(np.ma.getmaskarray(given).sum())} masked numbers; fill them in, "
+            "with filled(value), or remove the records"
         )
     try:
         array = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(_padded(given))

@@ -1,11 +1,16 @@
 """What is checked before a fit, at three moments: of data and trainer, of settings, and of optimisers and loaders."""
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import BaseFinetuning
+from lightning.pytorch.utilities import rank_zero_warn
+
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.accounts.charging import open_privacy
-from lightning_vfl.protocols.callback_checks import check_validation, refuse_searches, repeat_last_loss
+from lightning_vfl.protocols.callback_checks import callbacks_of, check_validation, refuse_searches, repeat_last_loss
 from lightning_vfl.protocols.checkpoint_files import use_whole_checkpoints
 from lightning_vfl.protocols.checks import (
     note_large_labels,
@@ -30,9 +35,12 @@ from lightning_vfl.protocols.groups.exposed import exposure_of
 from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
 from lightning_vfl.protocols.logs import say_columns
 from lightning_vfl.protocols.message_rounds import MessageRounds
-from lightning_vfl.protocols.optimizer_groups import settings_of_fit
 from lightning_vfl.support import Part, refuse_unsupported, unsupported_by
 from lightning_vfl.types import Stage
+
+Given = dict[str, dict[str, Any]]  # by optimiser or schedule, as "optimizer SGD": a group's settings
+_NO_SETTINGS = {"params", "name", "initial_lr", "base_lrs", "_last_lr", "foreach", "fused", "capturable"}
+"""Entries of the states of optimisers and schedules that repeat a setting, or that change no result."""
 
 
 def check_setup(module: MessageRounds, stage: str) -> None:
@@ -145,3 +153,67 @@ def check_start(module: Any) -> None:
         refuse_solvable(exposure_of(module, group, schedule))
     if not 0 <= trainer.max_steps < steps:
         module.refuse_unit(module.privacy.unit)
+
+
+def settings_of_fit(trainer: Trainer, resumed: Given) -> Given:
+    """What optimisers and schedules of a fit were given, before a checkpoint's state takes the place of it.
+
+    torch and Lightning restore the settings of a checkpoint with its state, so others that a resumed fit is given have
+    no effect.
+
+    Args:
+        trainer: of a fit that begins, with optimisers that have made no step.
+        resumed: the settings of the fit that the checkpoint is of; empty: it does not say.
+
+    Returns:
+        The settings that have an effect, as plain values for the next checkpoint.
+
+    Raises:
+        ConfigurationError: if the fit has another optimiser or schedule than the checkpoint.
+    """
+    given: Given = {}
+    for number, optimizer in enumerate(trainer.optimizers):
+        for place, group in enumerate(optimizer.param_groups):
+            name = group.get("name", f"group {place}" if place else "")
+            given[_named("optimizer", optimizer, number, name)] = _plain(group)
+    for number, config in enumerate(trainer.lr_scheduler_configs):
+        given[_named("lr_scheduler", config.scheduler, number, "")] = _plain(config.scheduler.state_dict())
+    regrouped = any(isinstance(callback, BaseFinetuning) for callback in callbacks_of(trainer))  # by the callback
+    if trainer.ckpt_path is None or not resumed or regrouped:
+        return given
+    if given.keys() != resumed.keys():
+        raise ConfigurationError(
+            f"the checkpoint is of a fit with {_listed(resumed)}, and this fit has {_listed(given)}, which cannot "
+            "continue from that state; give the same, or begin a new fit with the weights of load_from_checkpoint"
+        )
+    ignored = [
+        f"{setting} {value} of {name} (kept: {resumed[name][setting]})"
+        for name, settings in given.items()
+        for setting, value in settings.items()
+        if resumed[name].get(setting, value) != value
+    ]
+    if ignored:
+        rank_zero_warn(
+            f"the resumed fit keeps the settings of its checkpoint, so these have no effect: {', '.join(ignored)}; for "
+            "other settings begin a new fit with the weights of load_from_checkpoint"
+        )
+    return resumed
+
+
+def _named(kind: str, part: object, number: int, group: str) -> str:
+    return " ".join(filter(None, (kind, type(part).__name__, str(number) if number else "", group)))
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that a checkpoint keeps without pickled objects."""
+    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in state.items()}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in _NO_SETTINGS
+        and all(isinstance(one, bool | int | float | str) for one in (value if isinstance(value, list) else [value]))
+    }
+
+
+def _listed(given: Given) -> str:
+    return ", ".join(given) or "no optimiser"

@@ -63,7 +63,6 @@ from lightning_vfl.protocols.hooks import FreeHooks
 from lightning_vfl.protocols.loading import SafelyLoaded
 from lightning_vfl.protocols.optimizer_groups import (
     SERVER,
-    Given,
     check_settings,
     make_optimizer,
     make_schedule,
@@ -311,7 +310,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         self._absence_tried = self._rows_tried = self._decoding_tried = False
         self._faultless: dict[tuple[int, int], RoundPlan] = {}  # a fit has few different plans
         self._resumed: dict[str, Any] = {}  # the memory of a checkpoint, until a fit resumes
-        self.optimizers_given: Given = {}  # in the fit that is running, or that the checkpoint is of
+        self.optimizers_given: dict[str, dict[str, Any]] = {}  # of the fit, or of that of the checkpoint
 
     def _refuse_unsupported(self, given: Mapping[Part, bool]) -> None:
         refuse_unsupported(type(self), [part for part, is_given in given.items() if is_given])

@@ -1,4 +1,4 @@
-"""Settings of optimisers: those of single owners of networks, and those that a resumed fit keeps."""
+"""Settings of the one optimiser that single owners of networks have for themselves."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,8 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -19,19 +17,6 @@ from lightning_vfl.types import Roster
 
 SERVER = "server"
 Settings = Mapping[int | str, dict[str, Any]]  # by party number or ``SERVER``
-Given = dict[str, dict[str, Any]]  # by optimiser or schedule, as "optimizer SGD": a group's settings
-_FOR_SPEED = {
-    "params",
-    "name",
-    "initial_lr",
-    "foreach",
-    "fused",
-    "capturable",
-    "differentiable",
-    "base_lrs",
-    "_last_lr",
-}
-"""Entries of a state that name no setting of a user, that repeat one, or that change no result."""
 
 
 def settings_by_owner(optimizer_of: object) -> Settings:
@@ -126,66 +111,3 @@ def make_schedule(factory: Callable[[Optimizer], LRScheduler], optimizer: Optimi
             "rates, such as StepLR"
         )
     return schedule
-
-
-def settings_of_fit(trainer: Trainer, resumed: Given) -> Given:
-    """What optimisers and schedules of a fit were given, before a checkpoint's state takes the place of it.
-
-    torch and Lightning restore the settings of a checkpoint with its state, so others that a resumed fit is given have
-    no effect.
-
-    Args:
-        trainer: of a fit that begins, with optimisers that have made no step.
-        resumed: the settings of the fit that the checkpoint is of; empty: it does not say.
-
-    Returns:
-        The settings that have an effect, as plain values for the next checkpoint.
-
-    Raises:
-        ConfigurationError: if the fit has another optimiser or schedule than the checkpoint.
-    """
-    given: Given = {}
-    for number, optimizer in enumerate(trainer.optimizers):
-        for place, group in enumerate(optimizer.param_groups):
-            name = group.get("name", f"group {place}" if place else "")
-            given[_named("optimizer", optimizer, number, name)] = _plain(group)
-    for number, config in enumerate(trainer.lr_scheduler_configs):
-        given[_named("lr_scheduler", config.scheduler, number, "")] = _plain(config.scheduler.state_dict())
-    if trainer.ckpt_path is None or not resumed:
-        return given
-    if given.keys() != resumed.keys():
-        raise ConfigurationError(
-            f"the checkpoint is of a fit with {_listed(resumed)}, and this fit has {_listed(given)}, which cannot "
-            "continue from that state; give the same, or begin a new fit with the weights of load_from_checkpoint"
-        )
-    ignored = [
-        f"{setting} {value} of {name} (kept: {resumed[name][setting]})"
-        for name, settings in given.items()
-        for setting, value in settings.items()
-        if resumed[name].get(setting, value) != value
-    ]
-    if ignored:
-        rank_zero_warn(
-            f"the resumed fit keeps the settings of its checkpoint, so these have no effect: {', '.join(ignored)}; for "
-            "other settings begin a new fit with the weights of load_from_checkpoint"
-        )
-    return resumed
-
-
-def _named(kind: str, part: object, number: int, group: str) -> str:
-    return " ".join(filter(None, (kind, type(part).__name__, str(number) if number else "", group)))
-
-
-def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that a checkpoint keeps without pickled objects."""
-    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in state.items()}
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in _FOR_SPEED
-        and all(isinstance(one, bool | int | float | str) for one in (value if isinstance(value, list) else [value]))
-    }
-
-
-def _listed(given: Given) -> str:
-    return ", ".join(given) or "no optimiser"

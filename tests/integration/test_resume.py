@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import BaseFinetuning, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-from lightning_vfl import AsyncVFL
+from lightning_vfl import AsyncVFL, SplitVFL
 from lightning_vfl.aggregators import Max, Mean
 from lightning_vfl.callbacks import Crashes, LearningCurve, PartyDropout, Stragglers
 from lightning_vfl.datamodules import RandomColumns
@@ -276,6 +276,36 @@ def test_another_optimiser_or_schedule_is_refused(whole, tmp_path, settings, lin
         trainer(tmp_path, max_epochs=EPOCHS).fit(
             again, datamodule=Blobs(batch_size=10), ckpt_path=whole[0] / "step=7.ckpt"
         )
+
+
+class Thawed(BaseFinetuning):
+    """The bottoms learn from the second epoch on, in a group of the optimiser that the callback adds."""
+
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.bottoms)
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.bottoms, optimizer)
+
+
+class Warm(SplitVFL):
+    def configure_optimizers(self):
+        return SGD([parameter for parameter in self.parameters() if parameter.requires_grad])
+
+
+def test_groups_that_a_callback_has_added_are_resumed(tmp_path):
+    def fitted(ckpt_path=None, **settings):
+        module, data = Warm(Mean(), bottom=dropping, width=5), Blobs(batch_size=10)
+        module.build_for(data)
+        t = trainer(tmp_path, **settings)
+        t.fit(module, datamodule=data, ckpt_path=ckpt_path)
+        return t
+
+    t = fitted(max_epochs=2, callbacks=[Thawed()])
+    t.save_checkpoint(tmp_path / "two.ckpt")
+    u = fitted(tmp_path / "two.ckpt", max_epochs=3, callbacks=[Thawed()])
+    assert len(t.optimizers[0].param_groups) == len(u.optimizers[0].param_groups) == 2
 
 
 def test_a_fit_that_is_resumed_twice_still_tells_what_the_first_was_given(whole, tmp_path):
