@@ -3,6 +3,7 @@
 import asyncio
 import csv
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,9 +53,12 @@ class Subject:
         overlap: whether parties may lack records.
         ids: party -> the ids of its records; None: all have 0 to 49.
         before: of whose federation they are; this is another version of its model. None: of a new one.
+        calibration: of the server's half.
     """
 
-    def __init__(self, folder, protection=CLEAR, missing=Missing.EXCLUDE, overlap="inner", ids=None, before=None):
+    def __init__(
+        self, folder, protection=CLEAR, missing=Missing.EXCLUDE, overlap="inner", ids=None, before=None, calibration=()
+    ):
         self.folder = Path(folder)
         self.model = ("f" if before is None else "e") * 64
         self.seat_settings = {}  # by party
@@ -70,7 +74,7 @@ class Subject:
                 writer.writerow(["id", *(f"{name}{i}" for i in range(COLUMNS))])
                 writer.writerows([one, *values.tolist()] for one, values in self.tables[name].items())
             self._write_party(name, protection)
-        self._write_server(protection, missing, overlap)
+        self._write_server(protection, missing, overlap, calibration)
         self.keys = self.folder / "keys" if before is None else before.keys
         self.charter = found("production", PARTIES, self.folder) if before is None else before.charter
 
@@ -112,7 +116,7 @@ class Subject:
         ports = (Port("features", (RECORDS, COLUMNS), "float64"),), (Port("embedding", (RECORDS, WIDTH), "float32"),)
         self._write(name, half, ports, helper.make_graph(nodes, name, inputs, outputs, [weight]))
 
-    def _write_server(self, protection, missing, overlap):
+    def _write_server(self, protection, missing, overlap, calibration):
         names = [f"embedding_{name}" for name in PARTIES]
         nodes = [helper.make_node("Cast", ["present"], ["held"], to=TensorProto.FLOAT)]
         nodes.append(helper.make_node("Split", ["held"], [f"held_{m}" for m in PARTIES], axis=1, num_outputs=3))
@@ -126,6 +130,7 @@ class Subject:
         inputs.append(helper.make_tensor_value_info("present", TensorProto.BOOL, [RECORDS, len(PARTIES)]))
         outputs = [helper.make_tensor_value_info("prediction", TensorProto.FLOAT, [RECORDS])]
         half = ServerHalf(PARTIES, ("no", "yes"), "Sum()", overlap=overlap, protection=protection, missing=missing)
+        half = replace(half, calibration=calibration)
         ports = (
             (
                 *(Port(name, (RECORDS, WIDTH), "float32") for name in names),

@@ -1,7 +1,7 @@
 """``lightning-vfl export``: the halves of a trained model as programs that run without this toolkit."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import short
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _ABOUT = (
     "Write each party's half of a trained model (the scaling of its features and its bottom) and the server's half "
     "(the aggregation and the top), each as a program of torch.export and in ONNX, with a manifest. A half has no "
-    "weight and no scaling of another half. No recipe and no training data are needed, except for --statistics."
+    "weight and no scaling of another half. No recipe and no training data are needed, except for --statistics and "
+    "--calibration."
 )
 
 
@@ -44,6 +45,12 @@ class ExportCommand(Command):
             help="keep mean and deviation of embeddings and predictions in the training of the run, for drift",
         )
         parser.add_argument(
+            "--calibration",
+            type=bool,
+            default=False,
+            help="fit the confidence of decisions to the validation records of the run, also without each party",
+        )
+        parser.add_argument(
             "--trusted", type=str, nargs="+", default=[], help="packages whose classes the checkpoint may name"
         )
 
@@ -57,14 +64,19 @@ class ExportCommand(Command):
         path = Path(find_checkpoint(given.ckpt_path, [Path(RUNS)]))
         out = folder_of_run(str(path), []) / "export" if given.out is None else Path(given.out)
         trained = load_trained(path, given.trusted)
-        training = batches_of_training(cli, path, trained.module) if given.statistics else ()
-        for folder in write_halves(trained, out, given.party, training):
+        training: Iterable[VerticalBatch] = ()
+        validation: Iterable[VerticalBatch] | None = None
+        if given.statistics or given.calibration:
+            data = data_of_run(cli, path, trained.module)
+            training = data.train_dataloader() if given.statistics else ()
+            validation = data.val_dataloader() if given.calibration else None
+        for folder in write_halves(trained, out, given.party, training, validation):
             print(f"{short(folder.resolve())}: manifest.json and the programs of '{folder.name}'")
         return 0
 
 
-def batches_of_training(cli: CLI, checkpoint: Path, module: "VFLModule") -> "Iterable[VerticalBatch]":
-    """The batches of the records of training, from the data of the recipe in the folder of the run.
+def data_of_run(cli: CLI, checkpoint: Path, module: "VFLModule") -> Any:
+    """The data module of the run, from the recipe in its folder, with the records of training and validation.
 
     Raises:
         ConfigurationError: for a run without a recipe, and for data that are read or scaled otherwise than in training.
@@ -72,12 +84,11 @@ def batches_of_training(cli: CLI, checkpoint: Path, module: "VFLModule") -> "Ite
     from lightning_vfl.commands.run_recipe import recipe_of
 
     parser = cli.data_parser()
-    data = parser.instantiate_classes(parser.parse_object({"data": recipe_of(checkpoint)["data"]}))["data"]
+    data: Any = parser.instantiate_classes(parser.parse_object({"data": recipe_of(checkpoint)["data"]}))["data"]
     data.setup("fit")
     if module.fitted is None or not data.fitted.prepares_as(module.fitted):
         raise ConfigurationError(
             f"the data of the run are not those of {checkpoint.name} any more: columns, classes or scaling differ; "
-            "leave --statistics out"
+            "leave --statistics and --calibration out"
         )
-    batches: Iterable[VerticalBatch] = data.train_dataloader()
-    return batches
+    return data

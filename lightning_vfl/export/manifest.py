@@ -108,6 +108,23 @@ class Moments:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """How a probability becomes a confidence, where the same parties are absent; see ``export.calibration``.
+
+    Args:
+        absent: the parties without whom it was fitted.
+        slope: of the logarithms of probabilities; above 0.
+        offset: of the second of two classes.
+        records: of validation, on which it was fitted.
+    """
+
+    absent: tuple[str, ...]
+    slope: float
+    offset: float
+    records: int
+
+
+@dataclass(frozen=True)
 class PartyHalf:
     """What a manifest says about a party.
 
@@ -141,6 +158,7 @@ class ServerHalf:
         probabilities: whether the predictions of several labels are probabilities.
         protection: as in the parties' halves.
         missing: what a prediction without a party is.
+        calibration: one for each set of absent parties for which there is a confidence.
     """
 
     parties: tuple[str, ...]
@@ -153,6 +171,7 @@ class ServerHalf:
     probabilities: bool = False
     protection: Protection | None = None
     missing: Missing = Missing.SKIP
+    calibration: tuple[Calibration, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -246,6 +265,9 @@ def _restored(content: Mapping[str, Any]) -> dict[str, Any]:
         said["protection"] = Protection(**about | {"kind": Kind(about["kind"])})
     if "missing" in said:
         said["missing"] = Missing(said["missing"])
+    if "calibration" in said:
+        fitted = [{name: _frozen(value) for name, value in one.items()} for one in said["calibration"]]
+        said["calibration"] = tuple(Calibration(**one) for one in fitted)
     half = of_kind(**said)
     ports = {
         side: tuple(Port(one["name"], tuple(one["shape"]), one["dtype"]) for one in content[side])

@@ -1,4 +1,4 @@
-"""The mean and the standard deviation of what halves give for the records of training, for drift in production."""
+"""What halves give for records of the run: moments in training, for drift, and calibration on those of validation."""
 
 from collections.abc import Iterable, Mapping
 from typing import cast
@@ -6,8 +6,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.calibration import by_class, fit
 from lightning_vfl.export.halves import PartyNetwork
-from lightning_vfl.export.manifest import Moments
+from lightning_vfl.export.manifest import Calibration, Kind, Missing, Moments, ServerHalf
 from lightning_vfl.export.split_model import Part
 from lightning_vfl.types import VerticalBatch
 
@@ -74,3 +76,59 @@ def training_moments(
             predictions = server.network(tuple(embeddings), there)
             sums[server.name].add(predictions[there.any(1)])
     return {name: one.moments() for name, one in sums.items() if one.count}
+
+
+@torch.no_grad()
+def calibrations(
+    parties: Mapping[int, Part], server: Part, batches: Iterable[VerticalBatch]
+) -> tuple[Calibration, ...]:
+    """The calibration with all parties, and without each one if there are predictions without it.
+
+    A set of parties for which ``fit`` finds none has none.
+
+    Args:
+        parties: number of a party -> its half, in the order of the server's inputs.
+        server: its half.
+        batches: of the records of validation, scaled and with labels.
+
+    Raises:
+        ConfigurationError: for a model without classes, with noise in production, and for no records.
+    """
+    half = cast(ServerHalf, server.half)
+    if not half.classes or half.targets:
+        raise ConfigurationError("--calibration needs a model of classes, one for each record; leave it out")
+    if half.protection is not None and half.protection.event is not None:
+        raise ConfigurationError(
+            f"{half.protection.aggregator} adds noise to every answer, which calibration does not know; leave "
+            "--calibration out"
+        )
+    masked = half.protection is not None and half.protection.kind is Kind.MASKED
+    sets: list[int | None] = [None]
+    if half.missing is not Missing.SKIP and not masked:
+        sets += range(len(parties))
+    found: dict[int | None, list[Tensor]] = {absent: [] for absent in sets}
+    labels: dict[int | None, list[Tensor]] = {absent: [] for absent in sets}
+    for batch in batches:
+        embeddings = [cast(PartyNetwork, part.network).embedding(batch.features[m]) for m, part in parties.items()]
+        held = torch.ones(len(embeddings[0]), len(parties), dtype=torch.bool)
+        if batch.present is not None:
+            held = batch.present[:, list(parties)]
+        for absent in sets:
+            there = held.clone()
+            own = list(embeddings)
+            if absent is not None:
+                own[absent] = torch.zeros_like(own[absent])
+                there[:, absent] = half.missing is Missing.ZEROS
+            others = [m for m in range(len(parties)) if m != absent]
+            rows = held[:, others].all(1)
+            found[absent].append(server.network(tuple(own), there)[rows])
+            labels[absent].append(cast(Tensor, batch.labels)[rows])
+    if not labels[None]:
+        raise ConfigurationError("the run has no validation records, on which calibration is fitted; leave it out")
+    fitted = []
+    for absent in sets:
+        right = torch.cat(labels[absent]).long().numpy()
+        if (best := fit(by_class(torch.cat(found[absent]).numpy()), right)) is not None:
+            names = () if absent is None else (half.parties[absent],)
+            fitted.append(Calibration(names, *best, len(right)))
+    return tuple(fitted)

@@ -1,10 +1,11 @@
 """Write halves of a trained model into folders, and check what has been written."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,8 +13,8 @@ from torch import Tensor
 from lightning_vfl import __version__
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.export.engines import open_program
-from lightning_vfl.export.manifest import SERVER, Engine, Manifest, Moments
-from lightning_vfl.export.moments import training_moments
+from lightning_vfl.export.manifest import SERVER, Engine, Manifest, Moments, ServerHalf
+from lightning_vfl.export.moments import calibrations, training_moments
 from lightning_vfl.export.programs import flat, require_packages, write_programs
 from lightning_vfl.export.split_model import (
     Part,
@@ -39,6 +40,7 @@ def export_model(
     *,
     overlap: str = "inner",
     training: Iterable[VerticalBatch] = (),
+    validation: Iterable[VerticalBatch] | None = None,
 ) -> list[Path]:
     """Export a trained module that is in memory; ``lightning-vfl export`` does the same from a checkpoint.
 
@@ -48,6 +50,7 @@ def export_model(
         party: the name or number of a party, or ``server``; None: all halves.
         overlap: ``keep`` if parties may lack records.
         training: batches of the records of training; their moments are in the manifests. Empty: there are none.
+        validation: batches of records with labels, on which the server's confidence is calibrated; None: it has none.
 
     Returns:
         The folders that were written.
@@ -55,11 +58,15 @@ def export_model(
     Raises:
         ConfigurationError: for a model that cannot be exported, and an unknown party.
     """
-    return write_halves(Trained(module, _hash_of_weights(module), overlap), Path(folder), party, training)
+    return write_halves(Trained(module, _hash_of_weights(module), overlap), Path(folder), party, training, validation)
 
 
 def write_halves(
-    trained: Trained, folder: Path, party: str | None = None, training: Iterable[VerticalBatch] = ()
+    trained: Trained,
+    folder: Path,
+    party: str | None = None,
+    training: Iterable[VerticalBatch] = (),
+    validation: Iterable[VerticalBatch] | None = None,
 ) -> list[Path]:
     """Write one half into the folder, or every half into a sub-folder; see ``export_model``."""
     require_packages()
@@ -76,6 +83,9 @@ def write_halves(
     server = server_part(trained)
     _check_together(module, parts, server)
     moments = training_moments(of_parties, server, training)
+    if validation is not None:
+        half = replace(cast(ServerHalf, server.half), calibration=calibrations(of_parties, server, validation))
+        server = replace(server, half=half)
     if party is not None:
         return _write_all({folder: server}, trained.hash, moments)
     if unusable := [part.name for part in parts if not _names_a_folder(part.name)]:

@@ -46,6 +46,9 @@ class Prediction(BaseModel):
         None, description="of the second of two classes, or of each class or label by name"
     )
     decision: int | str | dict[str, int | None] | None = Field(None, description="the likeliest class")
+    confidence: float | None = Field(
+        None, description="how often such a decision is right, if it was calibrated for the parties that are there"
+    )
     value: float | dict[str, float | None] | None = Field(None, description="for real-valued labels")
     parties: list[str] | None = Field(None, description="that took part, if parties may lack records")
 
@@ -164,6 +167,7 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
                 "aggregator": server.half.aggregator,
                 "protection": said_of(server.protection),
                 "without_a_party": str(server.half.missing),
+                "confidence_without": [list(one.absent) for one in server.half.calibration],
                 "parties": gateway.states,
                 "budget_left": gateway.budgets,
                 "drift": None if gateway.drift is None else gateway.drift.distance,

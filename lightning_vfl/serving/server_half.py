@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.calibration import by_class, calibrated
 from lightning_vfl.export.engines import Runner, open_program
 from lightning_vfl.export.manifest import Engine, Kind, Manifest, Missing, ServerHalf
 from lightning_vfl.serving.masks import unmasked
@@ -61,6 +62,10 @@ class ServedServer:
         self.protection = served(folder, self.half.protection)
         self.parties = self.half.parties
         self._program: Runner = open_program(folder, self.manifest, engine)
+        # which parties take part where a calibration holds
+        self._calibrations = [
+            (np.array([name not in one.absent for name in self.parties]), one) for one in self.half.calibration
+        ]
         self._widths = [int(port.shape[1]) for port in self.manifest.inputs[:-1]]
 
     @property
@@ -135,19 +140,39 @@ class ServedServer:
         return lacking
 
     def rows(self, ids: Sequence[int | str], joined: Joined, part: slice) -> list[dict[str, Any]]:
-        """One entry for each record: the id, the prediction and the decision; None where there is none."""
+        """One entry for each record: id, prediction, decision, and confidence if one is calibrated; None: none."""
         half = self.half
         predicted = joined.predicted[part].tolist()
         values = None if joined.values is None else joined.values[part]
+        confidences = self._confidences(joined, part) if self._calibrations else None
         entries = []
         for row, one in enumerate(ids):
             entry: dict[str, Any] = {"id": one}
             entry |= self._entry(values[row] if values is not None and predicted[row] else None)
+            if confidences is not None:
+                entry["confidence"] = confidences[row]
             if half.overlap != "inner" or half.groups:
                 names = zip(self.parties, joined.known[part][row].tolist(), strict=True)
                 entry["parties"] = [name for name, there in names if there]
             entries.append(entry)
         return entries
+
+    def _confidences(self, joined: Joined, part: slice) -> list[float | None]:
+        """For each record how often such a decision is right; None where no calibration is for its parties."""
+        found: list[float | None] = [None] * len(joined.predicted[part])
+        if joined.values is None:
+            return found
+        known, predicted = joined.known[part], joined.predicted[part]
+        for there, one in self._calibrations:
+            rows = np.flatnonzero(predicted & (known == there).all(1))
+            if len(rows):
+                values = joined.values[part][rows]
+                given = by_class(values)
+                decided = (values >= 0.5).astype(int) if values.ndim == 1 else values.argmax(1)
+                chances = calibrated(given, one.slope, one.offset)[np.arange(len(rows)), decided]
+                for row, chance in zip(rows.tolist(), chances.tolist(), strict=True):
+                    found[row] = chance
+        return found
 
     def _entry(self, value: Any) -> dict[str, Any]:
         half = self.half

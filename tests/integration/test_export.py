@@ -5,18 +5,23 @@ import runpy
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 
 import lightning_vfl.datamodules as d
 from lightning_vfl import DecoupledVFL, SplitVFL
+from lightning_vfl.absence.measure import output_without
+from lightning_vfl.absence.stand_ins import Exclude
 from lightning_vfl.aggregators import LocalGaussian, Mean
 from lightning_vfl.cli import main, run
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.calibration import calibrated
 from lightning_vfl.export.manifest import FORMAT, Engine, Manifest, hash_of
 from lightning_vfl.export.score import score
 from lightning_vfl.export.split_model import party_names, party_part, server_part
@@ -27,6 +32,7 @@ from tests.integration.test_new_records import IDS, NEW, tables, write_tables
 from tests.pages import ROOT, blocks_of
 from tests.readme_commands import commands
 from tests.subjects import Blobs, split
+from tests.unit.export.test_calibration import calibration_error
 
 pytestmark = pytest.mark.slow  # torch.export and ONNX take 5 s in every process that imports them
 
@@ -104,8 +110,9 @@ def test_the_commands_of_the_page_on_trained_models(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_statistics_of_the_run_are_those_of_its_training_records(tmp_path):
-    fit = ["fit", "--config", "data/digits", "--config", "protocol/mean", "--trainer.max_epochs=1"]
+def test_statistics_and_calibration_of_the_run_are_those_of_its_records(tmp_path):
+    fit = ["fit", "--config", "data/digits", "--config", "protocol/mean", "--trainer.max_epochs=3"]
+    fit += ["--model.missing=Exclude"]
     fit += [
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",
@@ -113,7 +120,9 @@ def test_statistics_of_the_run_are_those_of_its_training_records(tmp_path):
     ]
     trained = run(fit)
     checkpoint = trained.trainer.checkpoint_callback.best_model_path
-    main(["export", "--ckpt_path", checkpoint, "--out", str(tmp_path / "out"), "--statistics", "true"])
+    main(
+        ["export", "--ckpt_path", checkpoint, "--out", str(tmp_path / "out"), "--statistics=true", "--calibration=true"]
+    )
     module, data = load_trained(Path(checkpoint)).module.eval(), trained.datamodule
     batches = list(data.train_dataloader())
     with torch.no_grad():
@@ -124,8 +133,41 @@ def test_statistics_of_the_run_are_those_of_its_training_records(tmp_path):
             np.testing.assert_allclose(found.mean, expected.mean(0), atol=1e-5)
             np.testing.assert_allclose(found.deviation, expected.std(0), atol=1e-5)
         expected = torch.cat([module(batch) for batch in batches]).double().numpy()
-    found = Manifest.read(tmp_path / "out" / "server").training
-    np.testing.assert_allclose(found.mean, expected.mean(0), atol=1e-5)
+    manifest = Manifest.read(tmp_path / "out" / "server")
+    np.testing.assert_allclose(manifest.training.mean, expected.mean(0), atol=1e-5)
+    names = manifest.half.parties
+    assert [one.absent for one in manifest.half.calibration] == [(), *((name,) for name in names)]
+    data.setup("test")
+    for absent, one in zip((None, *range(len(names))), manifest.half.calibration, strict=True):
+        given, labels = without(module, absent, data.val_dataloader())
+        assert one.records == len(labels)
+        best = minimize_scalar(partial(slope_loss, given, labels), bounds=(0.01, 50), method="bounded")
+        assert one.slope == pytest.approx(best.x, rel=1e-3)
+        given, labels = without(module, absent, data.test_dataloader())
+        after = calibrated(given, one.slope, one.offset)
+        rows = np.arange(len(labels))
+        assert -np.log(after[rows, labels]).mean() <= -np.log(given[rows, labels]).mean() + 0.01
+        assert calibration_error(after, labels) <= calibration_error(given, labels) + 0.02
+
+
+@torch.no_grad()
+def without(module, absent, batches):
+    """The probabilities with an absent party, of the model itself, and the labels."""
+    given, labels = [], []
+    for batch in batches:
+        h = module.bottoms(batch.features)
+        _, output = output_without(module, h, batch.present, () if absent is None else (absent,), Exclude(), None)
+        given.append(module.objective.predict(output).double())
+        labels.append(batch.labels)
+    return torch.cat(given).numpy(), torch.cat(labels).numpy()
+
+
+def slope_loss(given, labels, slope):
+    """The log loss, where the other classes of a record share one of N + 2 parts."""
+    records, classes = given.shape
+    targets = np.where(np.arange(classes) == labels[:, None], records + 1, 1 / (classes - 1)) / (records + 2)
+    powers = np.maximum(given, 1e-7) ** slope
+    return -np.mean((targets * np.log(powers / powers.sum(1, keepdims=True))).sum(1))
 
 
 # ---- no half has another's numbers

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from lightning_vfl.export.manifest import Missing
+from lightning_vfl.export.manifest import Calibration, Missing
 from lightning_vfl.federation.charter import Budget
 from lightning_vfl.privacy import PrivacyAccountant
 from lightning_vfl.privacy.events import restored
@@ -77,6 +78,23 @@ def test_an_answer_names_the_model_the_absent_and_the_unknown(tmp_path):
     for entry, one, probability in zip((first, last), (7, 3), expected, strict=True):
         assert (entry["id"], entry["decision"]) == (one, "yes" if probability >= 0.5 else "no")
         assert entry["probability"] == pytest.approx(probability, abs=1e-5)
+
+
+def test_a_confidence_is_that_of_the_parties_that_are_there(tmp_path):
+    fitted = Calibration((), 0.5, 0.3, 100), Calibration(("telco",), 2.0, -1.0, 100)
+    subject = Subject(tmp_path, calibration=fitted)
+    request = "/predict", json.dumps({"ids": [*range(50), 77]})
+    for parties, one in zip((PARTIES, PARTIES[:2]), fitted, strict=True):
+        answer, (_, health) = asked(subject, request, ("/health",), parties=parties)
+        *entries, unknown = json.loads(answer[1])["predictions"]
+        assert json.loads(health)["confidence_without"] == [[], ["telco"]]
+        assert unknown["confidence"] is None
+        for entry, probability in zip(entries, subject.expected(range(50), parties), strict=True):
+            yes = 1 / (1 + math.exp(-one.slope * math.log(probability / (1 - probability)) - one.offset))
+            expected = yes if entry["decision"] == "yes" else 1 - yes
+            assert entry["confidence"] == pytest.approx(expected, abs=1e-4)
+    ((_, text),) = asked(subject, request, parties=PARTIES[:1])  # for which nothing was fitted
+    assert {entry["confidence"] for entry in json.loads(text)["predictions"]} == {None}
 
 
 def test_wrong_requests_are_refused_in_one_line(tmp_path):
