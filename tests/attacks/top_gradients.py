@@ -53,7 +53,8 @@ class Reads(NamedTuple):
         """(R, B), whether a read has the embedding of a record, and its label if labels are read."""
         true = self.true_embeddings.double()
         close = torch.cdist(self.embeddings.double(), true) < CLOSE * true.norm(dim=1)
-        return close & (self.labels[:, None] == self.true_labels) if len(self.labels) else close
+        same = self.labels[:, None] == self.true_labels if len(self.labels) else True
+        return torch.logical_and(close, torch.as_tensor(same))
 
 
 class Honest:
