@@ -219,8 +219,8 @@ def read_labels(
         trained: the classes of a trained model, in its order; empty: the classes of the column, sorted.
 
     Raises:
-        ConfigurationError: for missing labels, labels of different kinds, classes that are fractions, and classes that
-            the trained model does not have.
+        ConfigurationError: for missing and empty labels, labels of different kinds, classes that are fractions, and
+            classes that the trained model does not have.
     """
     refuse_missing(column, party)
     refuse_several(column, party, "name another label_column, or write each number into a column of its own")
@@ -229,6 +229,12 @@ def read_labels(
     values = _as_classes(column, party, trained)
     if not trained:
         classes, labels = np.unique(values, return_inverse=True)
+        if not str(classes[0]).strip():  # sorted first; an empty cell of a CSV file is a missing one
+            empty = labels == 0
+            raise ConfigurationError(
+                f"{int(empty.sum())} labels '{column.name}' of party '{party}' are empty texts, first of record "
+                f"{column.index[empty][0]}; fill them in or remove the records"
+            )
         if len(classes) < 2:
             raise ConfigurationError(
                 f"all {len(values)} labels '{column.name}' of party '{party}' are '{classes[0]}', and a classification "

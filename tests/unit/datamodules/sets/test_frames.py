@@ -110,3 +110,12 @@ def test_a_party_without_a_feature_is_refused_in_one_line(preprocess):
     data = CSVTables(tables, **{**SETTINGS, "preprocess": preprocess})
     with pytest.raises(ConfigurationError, match="'telco' has no column besides the ids, and so no feature; leave"):
         data.setup("fit")
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_an_empty_label_of_a_frame_is_no_class(blank):
+    bank, telco = frames()
+    bank.loc[[7, 9], "default"] = blank
+    data = CSVTables({"bank": bank, "telco": telco}, **SETTINGS)
+    with pytest.raises(ConfigurationError, match="2 labels 'default' of party 'bank' are empty texts, first of record"):
+        data.setup("fit")
