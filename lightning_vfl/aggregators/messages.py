@@ -99,8 +99,8 @@ def check_message(
                 f"{len(seen)} of {required} needed '{kind}' have come, and those of {_parties(lacking or senders)} "
                 f"{'have not' if lacking else 'are all there are'}; wait for more"
             )
-    elif lacking := [m for m in required if m not in seen]:
-        raise MalformedMessage(f"'{kind}' of {_parties(lacking)} is missing")
+    elif not seen.issuperset(required):
+        raise MalformedMessage(f"'{kind}' of {_parties(m for m in required if m not in seen)} is missing")
 
 
 def only(messages: tuple[Message, ...]) -> Message:

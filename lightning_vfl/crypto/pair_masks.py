@@ -147,11 +147,22 @@ class PairKeystream:
 
     def _add_all(self, sums: "Sequence[tuple[Words, np.ufunc]]", round: int, *streams: _Progress) -> None:
         """Combine the words of a round with several values of one size; the round is used in each of the streams."""
+        round = operator.index(round)
+        if not 0 <= round < ROUNDS:
+            raise ValueError(f"round must fit 64 bits; got {round}")
+        for progress in streams:
+            if round <= progress.last:
+                raise ValueError(
+                    f"round {round} must be above the last round {progress.last}, because words must never be used "
+                    "twice; use increasing rounds, or set up again with new keys"
+                )
         for values, _ in sums:
             if values.dtype != np.uint32 or values.ndim != 1:
                 raise ValueError(f"values must be (n,) uint32; got {values.shape} {values.dtype}")
+        for progress in streams:
+            progress.last = round
         encryptor = streams[0].encryptor
-        encryptor.reset_nonce(_first_block(round, *streams))
+        encryptor.reset_nonce(round.to_bytes(8, "big") + bytes(8))  # the counter block at the start of the round
         target = _scratch.target
         words = _scratch.words
         size = len(sums[0][0])
@@ -161,21 +172,6 @@ class PairKeystream:
             for values, combine in sums:
                 piece = values[begin : begin + len(drawn)]
                 combine(piece, drawn, out=piece)
-
-
-def _first_block(round: int, *streams: _Progress) -> bytes:
-    """The counter block at the start of the round; marks the round as used in each of the streams."""
-    round = operator.index(round)
-    if not 0 <= round < ROUNDS:
-        raise ValueError(f"round must fit 64 bits; got {round}")
-    for progress in streams:
-        if round <= progress.last:
-            raise ValueError(
-                f"round {round} must be above the last round {progress.last}, because words must never be used twice; "
-                "use increasing rounds, or set up again with new keys"
-            )
-        progress.last = round
-    return round.to_bytes(8, "big") + bytes(8)
 
 
 class PairMasks:

@@ -139,7 +139,7 @@ class MessageRounds(SplitModel):
         ``rows``: the numbers of records and of coded rows of the joint batch. ``charged``: its records are charged.
         """
         if plan.reached and self.preparation.opening is not None:
-            self.clock.advance(self.enter_opening(rows[0], names, plan.roll.called))
+            self.books.clock.seconds += self.enter_opening(rows[0], names, plan.roll.called)
         self.books.enter(plan, self.costs.of_round(*rows))
         self.books.clock.seconds += plan.seconds
         if not plan.skipped:
@@ -290,10 +290,9 @@ class MessageRounds(SplitModel):
             refuse_overlap(roster, present)
         everyone = tuple(range(roster.parties))
         parties = PartyView(names, roster, everyone, roll.called, rows, None, present, prepared.agreed)
-        records = 0
         if prepared.needed:
             parties = replace(parties, memory=prepared.opened(parties, self.listener(rows.ids, joiner)))
-            records = prepared.count(names.stage)
+        records = 0 if prepared.setup is None else prepared.count(names.stage)
         seen = present if traits.visible else None
         server = ServerView(names, roster, rows, roll, self.embedding_widths, seen, records, prepared.agreed, joiner)
         if clear and not (roll.complete and seen is None):  # a wire hands on what has come

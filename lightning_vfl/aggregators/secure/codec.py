@@ -4,7 +4,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -103,7 +103,7 @@ class Shift(Codec):
             raise ConfigurationError(f"levels must be an even whole number from 2 to 2^27, or auto; got {levels!r}")
         object.__setattr__(self, "clip", float(clip))  # the compiled loop is made for floats
 
-    @property
+    @cached_property
     def step(self) -> float:
         """2t/R, what one integer is worth."""
         return 2.0 * self.clip / self.levels

@@ -1,8 +1,8 @@
 """vFedSec's Secure Layer on integers, the parties' half: who may be summed, masks that cancel, and recovery."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -44,7 +44,7 @@ class SecureLayer:
     Args:
         layout: which sums there are.
         bits: of the ring, at most 32.
-        rekey_every: K, rounds after which all keys are renewed.
+        rekey_every: K, rounds after which all keys are renewed; round r is in key period ⌊r/K⌋.
         allow_single: accept a sum of a single group's embeddings, which hides nothing, and groups of two parties.
         recovery: lets parties vanish between masking and upload; None: then the round is lost.
         neighbours: with how many others a party shares masks; None: with all.
@@ -78,10 +78,6 @@ class SecureLayer:
         commits = self.identities is not None or self.shared_with(largest) is not None
         return KeyExchange(self.recovery is not None, commits, self.identities, self.insecure_seeded_secrets)
 
-    def period(self, round: int) -> int:
-        """The period of keys that a round belongs to; round 0 begins period 0."""
-        return round // self.rekey_every
-
     @cached_property
     def sums(self) -> RingSums:
         """The server's half, which has no keys."""
@@ -89,9 +85,10 @@ class SecureLayer:
 
     # ---- which sums there are, and of whom
 
-    def segments(self, roster: Roster) -> Segments:
-        """The sums among these parties."""
-        return segments(self.layout, roster)
+    @cached_property
+    def segments(self) -> Callable[[Roster], Segments]:
+        """Gives the sums among some parties."""
+        return partial(segments, self.layout)
 
     def check(self, roster: Roster) -> None:
         """Refuse sets whose sum is one party's embedding, and groups whose sum of updates is one party's update.

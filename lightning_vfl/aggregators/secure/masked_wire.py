@@ -19,7 +19,7 @@ from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.opening import check_selection
 from lightning_vfl.aggregators.secure.period_keys import bytes_of
 from lightning_vfl.aggregators.secure.recovery import FIELD, LIMBS, REVEALED, ROUND_KEYS, WORD
-from lightning_vfl.aggregators.secure.ring_sums import RingSums, Segments
+from lightning_vfl.aggregators.secure.ring_sums import RingSums, Segments, segments
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
@@ -61,11 +61,11 @@ class MaskedWire(Wire):
     # ---- traffic
 
     def legs(self, rows: int, widths: Widths, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
-        segments = self.layer.segments(roster)
+        sums = self.layer.segments(roster)
         elements = rows * torch.tensor(widths)
-        sizes = [len(members) for members in segments.members]
+        sizes = [len(members) for members in sums.members]
         shared = [self.layer.shared_with(size) or size - 1 for size in sizes]
-        masks_added = torch.tensor([shared[first] for first, *_ in segments.of])
+        masks_added = torch.tensor([shared[first] for first, *_ in sums.of])
         upload = Leg(UPLOADS, "server", elements, self.layer.bits, (elements * masks_added).double())
         if self.layer.recovery is None:
             return (upload,)
@@ -277,7 +277,7 @@ class MaskedServer(ServerSide):
     codec: Codec
 
     def decode(self, messages: tuple[Message, ...], view: ServerView) -> Aggregate:
-        sums = self.sums.segments(view.roster)
+        sums = segments(self.sums.layout, view.roster)
         check_uploads(messages, self.sums, sums, view)
         uploads = messages[0]
         arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
@@ -309,7 +309,7 @@ class MaskedServer(ServerSide):
 
     def answer(self, grad: Tensor, aggregate: Aggregate, view: ServerView) -> Message:
         """Each member is sent the gradient of its segments."""
-        sums = self.sums.segments(view.roster)
+        sums = segments(self.sums.layout, view.roster)
         included = view.roll.included_parties
         width = grad.shape[1] // len(sums.members)
         useful = grad

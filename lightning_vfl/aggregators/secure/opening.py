@@ -47,7 +47,8 @@ class LayerOpening(Opening):
 
     def legs(self, rows: int, roster: Roster, called: Tensor, round: int, last: int) -> tuple[Leg, ...]:
         """As in ``Opening``. The keys of absent parties, which they send when they are back, are counted here."""
-        due = last < 0 or self.layer.period(last) != self.layer.period(round)
+        every = self.layer.rekey_every
+        due = last < 0 or last // every != round // every
         others = 0 if roster.active is None else int(called.sum()) - int(called[roster.active])
         return _legs(self.layer, rows, roster, others, due)
 
@@ -58,7 +59,7 @@ class LayerOpening(Opening):
         if self.equivalent:
             return
         layer = self.layer
-        period = layer.period(view.names.round)
+        period = view.names.round // layer.rekey_every
         if view.renew or (memory.stage, memory.period) != (view.names.stage, period):
             exchange = layer.exchange(view.roster)
             exchange.begin(memory, view, period)

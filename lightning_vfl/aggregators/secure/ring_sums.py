@@ -91,10 +91,6 @@ class RingSums:
     bits: int
     recovery: Recovery | None
 
-    def segments(self, roster: Roster) -> Segments:
-        """The sums among these parties."""
-        return segments(self.layout, roster)
-
     def needed(self, parties: int) -> int:
         """How many parties have to answer in the last leg."""
         return 1 if self.recovery is None else self.recovery.needed(parties)

@@ -24,7 +24,6 @@ from lightning_vfl.crypto import (
     PairKeystream,
     PairMasks,
     add_together,
-    pair_masks,
 )
 from lightning_vfl.crypto.pair_masks import CHUNK, _scratch
 from lightning_vfl.errors import ConfigurationError
@@ -60,11 +59,23 @@ def add_up(arrays, bits):
     return [sum(values) % 2**bits for values in zip(*(array.ravel().tolist() for array in arrays), strict=True)]
 
 
-def test_the_known_answer_of_nist(monkeypatch):
+class AtNistCounter:
+    """An encryptor that begins at NIST's counter, whatever counter block it is given."""
+
+    def __init__(self, encryptor):
+        self.encryptor, self.update_into = encryptor, encryptor.update_into
+
+    def reset_nonce(self, block):
+        self.encryptor.reset_nonce(NIST_COUNTER)
+
+
+def test_the_known_answer_of_nist():
     """Started at NIST's counter, SP 800-38A, F.5.5: its keystream is what plain text and cipher text differ by."""
-    monkeypatch.setattr(pair_masks, "_first_block", lambda *_: NIST_COUNTER)
+    stream = PairKeystream(NIST_KEY)
+    progress = stream._progress.open()
+    progress.encryptor = AtNistCounter(progress.encryptor)
     wanted = bytes(a ^ b for a, b in zip(NIST_PLAIN, NIST_CIPHER, strict=True))
-    assert PairKeystream(NIST_KEY).words(0, 16).tobytes() == wanted
+    assert stream.words(0, 16).tobytes() == wanted
 
 
 @pytest.mark.parametrize("round", [0, 1, 255, 2**32, 2**63, TOP])

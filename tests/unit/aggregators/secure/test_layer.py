@@ -98,8 +98,12 @@ def of_small_words(layer, roster, monkeypatch, drawn):
 
 
 def test_periods_begin_every_so_many_rounds():
-    assert [SecureLayer(rekey_every=1).period(round) for round in range(4)] == [0, 1, 2, 3]
-    assert [SecureLayer(rekey_every=3).period(round) for round in range(7)] == [0, 0, 0, 1, 1, 1, 2]
+    everybody = torch.ones(3, dtype=torch.bool)
+    for every, begin in ((1, [0, 1, 2, 3, 4, 5, 6]), (3, [0, 3, 6])):
+        opening = LayerOpening(SecureLayer(rekey_every=every))
+        legs = [opening.legs(1, Roster.singles(3), everybody, round, round - 1) for round in range(7)]
+        assert [round for round in range(7) if [leg.kind for leg in legs[round]] == [KEYS]] == begin
+        assert not any(legs[round] for round in range(7) if round not in begin)
     for wrong in (0, -5):
         with pytest.raises(ConfigurationError, match="rekey_every must be a whole number, 1 or more"):
             SecureLayer(rekey_every=wrong)
