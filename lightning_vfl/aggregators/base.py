@@ -21,6 +21,7 @@ Laws, checked for an aggregator of your own by ``lightning_vfl.testing.check_agg
 """
 
 from abc import ABC, abstractmethod
+from copy import copy
 from typing import ClassVar, Self
 
 import torch
@@ -120,3 +121,23 @@ class Aggregator(Rebuildable, ABC):
     def identity(self) -> str:
         """The settings that a checkpoint has to share with the aggregator that it is loaded into."""
         return printed_without(self, self.incidental)
+
+
+class Around(Aggregator, ABC):
+    """An aggregate of the form of another aggregator's, ``inner``, which a subclass sets."""
+
+    inner: Aggregator
+
+    def among(self, roster: Roster) -> Self:
+        bound = copy(self)
+        bound.inner = self.inner.among(roster)
+        return bound
+
+    def out_width(self, width: int, roster: Roster) -> int:
+        return self.inner.out_width(width, roster)
+
+    def widths(self, width: int, roster: Roster) -> Widths:
+        return self.inner.widths(width, roster)
+
+    def columns(self, widths: Widths, roll: Roll) -> Tensor:
+        return self.inner.columns(widths, roll)

@@ -1,16 +1,15 @@
 """Embeddings with noise: each party clips every record's embedding and adds Gaussian noise before it sends it."""
 
-from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.base import Aggregator, Around
 from lightning_vfl.aggregators.clear import ClearParty, EmbeddingWire, PlainServer
 from lightning_vfl.aggregators.parts import Accounting, PartySide, Traits, Uploads
 from lightning_vfl.aggregators.plain import Mean
@@ -194,7 +193,7 @@ class NoisyUploads(Accounting):
         return sent
 
 
-class LocalGaussian(Aggregator):
+class LocalGaussian(Around):
     r"""An aggregate in the clear of embeddings that each party has clipped and made noisy: local differential privacy.
 
     Party m sends, for every record of the batch and by itself,
@@ -286,20 +285,6 @@ class LocalGaussian(Aggregator):
     def sigma(self, width: int, parties: int) -> float:
         """The standard deviation σ of the noise in each of D values, where there are M parties."""
         return self._mechanism.sigma(width, parties)
-
-    def among(self, roster: Roster) -> Self:
-        bound = copy(self)
-        bound.inner = self.inner.among(roster)
-        return bound
-
-    def out_width(self, width: int, roster: Roster) -> int:
-        return self.inner.out_width(width, roster)
-
-    def widths(self, width: int, roster: Roster) -> Widths:
-        return self.inner.widths(width, roster)
-
-    def columns(self, widths: Widths, roll: Roll) -> Tensor:
-        return self.inner.columns(widths, roll)
 
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
         """The aggregate of the clipped embeddings, without noise."""

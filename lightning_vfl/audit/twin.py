@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from lightning_vfl.aggregators.base import Aggregator
+from lightning_vfl.aggregators.base import Aggregator, Around
 from lightning_vfl.aggregators.local_gaussian import LocalGaussian
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.types import Roll, Roster, Widths
+from lightning_vfl.types import Roll
 
 
-class Unprotected(Aggregator):
+class Unprotected(Around):
     """The aggregate of another aggregator, of embeddings in the clear.
 
     Args:
@@ -18,20 +18,8 @@ class Unprotected(Aggregator):
     def __init__(self, inner: Aggregator) -> None:
         self.inner = inner
 
-    def among(self, roster: Roster) -> "Unprotected":
-        return Unprotected(self.inner.among(roster))
-
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
         return self.inner.plain(h, roll, present)
-
-    def out_width(self, width: int, roster: Roster) -> int:
-        return self.inner.out_width(width, roster)
-
-    def widths(self, width: int, roster: Roster) -> Widths:
-        return self.inner.widths(width, roster)
-
-    def columns(self, widths: Widths, roll: Roll) -> Tensor:
-        return self.inner.columns(widths, roll)
 
 
 def is_protected(module: VFLModule) -> bool:
