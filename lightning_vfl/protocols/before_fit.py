@@ -1,7 +1,7 @@
 """What is checked before a fit, at three moments: of data and trainer, of settings, and of optimisers and loaders."""
 
 from collections.abc import Mapping
-from math import inf
+from math import inf, prod
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -31,8 +31,7 @@ from lightning_vfl.protocols.checks import (
     warn_unused_hooks,
     warn_unused_rate,
 )
-from lightning_vfl.protocols.groups.exposed import exposure_of
-from lightning_vfl.protocols.groups.invertible import refuse_readable, refuse_solvable
+from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable, refuse_solvable
 from lightning_vfl.protocols.logs import say_columns
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.support import Part, refuse_unsupported, unsupported_by
@@ -150,7 +149,7 @@ def check_start(module: Any) -> None:
         books.pass_batches = schedule.pass_batches
         books.epoch_batches = schedule.steps
     for group in () if module.allow_invertible_updates else roster.shared:
-        refuse_solvable(exposure_of(module, group, schedule))
+        refuse_solvable(_exposure_of(module, group, schedule))
     if not 0 <= trainer.max_steps < steps:
         module.refuse_unit(module.privacy.unit)
 
@@ -217,3 +216,27 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _listed(given: Given) -> str:
     return ", ".join(given) or "no optimiser"
+
+
+def _exposure_of(module: MessageRounds, group: tuple[int, ...], schedule: Any) -> Exposure:
+    """What the updates of a group disclose in this training; without a datamodule, the batches are unknown."""
+    trainer = module.trainer
+    steps_left = trainer.estimated_stepping_batches - trainer.global_step  # this sets up the loaders too
+    member = group[0]  # all members have the same bottom and the same columns
+    held = 0
+    batches: list[int] = []
+    if module.datamodule is not None and schedule is not None:
+        records = module.datamodule.records("train")
+        held = len(records) if records.present is None else int(records.present[:, list(group)].any(1).sum())
+        not_held = len(records) - held  # they may all be in one batch
+        sizes = [len(ids) for ids, _ in schedule.epoch(0)]
+        batches = [max(0, size - not_held) for size in sizes[: int(trainer.num_training_batches)]]
+    return Exposure(
+        group,
+        module.embedding_widths[member],
+        sum(parameter.numel() for parameter in module.bottoms.parties[member].parameters()),
+        prod(module.hparams["party_shapes"][member]),
+        held,
+        batches,
+        module.books.rounds.get(Stage.FIT, 0) + steps_left,
+    )
