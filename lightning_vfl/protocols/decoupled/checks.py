@@ -1,7 +1,7 @@
 """Checks before decoupled training, and a warning after it."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -11,49 +11,10 @@ from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.local_objectives import Call, LocalObjective
-from lightning_vfl.networks.record_table import TableDtype
 from lightning_vfl.protocols.decoupled.replay import Register
 from lightning_vfl.types import RecordSource
 
 Shape = tuple[int, ...]
-
-
-def refuse_settings(
-    sizes: Mapping[str, int],
-    guest_epochs: int,
-    replay_epochs: int,
-    communicate_every: int,
-    register: str,
-    table_dtype: str,
-) -> None:
-    """Refuse settings with which guests, hosts or the owner would not learn.
-
-    Args:
-        sizes: numbers that must be at least 1, by name.
-        guest_epochs: as in ``DecoupledVFL``.
-        replay_epochs: as in ``DecoupledVFL``.
-        communicate_every: as in ``DecoupledVFL``.
-        register: as in ``DecoupledVFL``.
-        table_dtype: as in ``DecoupledVFL``.
-
-    Raises:
-        ConfigurationError: naming the first such setting.
-    """
-    for name, value in sizes.items():
-        if value < 1:
-            raise ConfigurationError(f"{name} must be at least 1; got {value}")
-    if not 1 <= communicate_every <= guest_epochs:
-        raise ConfigurationError(
-            f"communicate_every must be at least 1 and at most guest_epochs ({guest_epochs}), or guests never send; "
-            f"got {communicate_every}"
-        )
-    if register not in get_args(Register) or table_dtype not in get_args(TableDtype):
-        raise ConfigurationError(
-            "register must be 'record' or 'message', and table_dtype 'float32' or 'float16'; got "
-            f"{register!r} and {table_dtype!r}"
-        )
-    if replay_epochs < 0:
-        raise ConfigurationError(f"replay_epochs must be 0 or more; got {replay_epochs}")
 
 
 def refuse_short(trainer: Trainer, first: int, sum_of: str) -> None:

@@ -1,17 +1,41 @@
-"""The owner's records: their encodings by the hosts, which are collected once, and the traffic of the collection."""
+"""The owner's records: their encodings by the hosts, which are collected once, their traffic, and its audit."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
 from lightning_vfl.protocols.module import VFLModule
-from lightning_vfl.types import RecordSource
-from lightning_vfl.wire import Leg
+from lightning_vfl.simulation.meter import CommunicationMeter
+from lightning_vfl.types import RecordSource, RoundNames
+from lightning_vfl.wire import Leg, Message, Tap
 
 Features = tuple[Tensor, ...]
 _ROWS = 1024  # records encoded at a time
+
+
+@dataclass
+class DecoupledCounts:
+    """The counts of DecoupledVFL.
+
+    Args:
+        settings: the settings that a resumed fit must share with the checkpoint.
+        iterations: iterations of guests and hosts.
+        communications: communication rounds, in which guests should send.
+        collected: whether the hosts' encodings have been collected.
+        host_meter: bytes that the hosts send.
+        own_seconds: (M + H,), the seconds in which each guest and host has computed and sent.
+        begun: the virtual time at which the training began.
+    """
+
+    settings: dict[str, int | str] = field(default_factory=dict)
+    iterations: int = 0
+    communications: int = 0
+    collected: bool = False
+    host_meter: CommunicationMeter = field(default_factory=lambda: CommunicationMeter(0))
+    own_seconds: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    begun: float = 0.0
 
 
 def in_parts(data: RecordSource) -> tuple[Tensor, ...]:
@@ -63,3 +87,38 @@ def enter_collection(
 def embeddings_leg(kind: str, rows: int, hosts: int, widths: Sequence[int]) -> Leg:
     """The leg of the embeddings of ``rows`` records, from every guest to every host."""
     return Leg(kind, "server", rows * hosts * torch.tensor(widths), 32)
+
+
+def tell_of_embeddings(
+    tap: Tap | None, hosts: int, kind: str, ids: Tensor, embeddings: Sequence[Tensor], alive: Tensor
+) -> None:
+    """The embeddings (B, D_m) that the guests who are alive send to every host.
+
+    Args:
+        tap: which listens; None: nobody does.
+        hosts: how many there are.
+        kind: the name in every table.
+        ids: the records, (B,), or (B, M or more) with the records of guest m in column m.
+        embeddings: of every guest.
+        alive: (M,) bool.
+    """
+    if tap is None:
+        return
+    for guest in alive.nonzero().flatten().tolist():
+        own = ids if ids.dim() == 1 else ids[:, guest]
+        message = Message(kind, "server", (guest,), (embeddings[guest].detach(),))
+        for _ in range(hosts):
+            tap.sent(message, own)
+
+
+def tell_of_collection(
+    module: VFLModule, hosts: int, names: RoundNames, ids: Tensor, embeddings: tuple[Tensor, ...], encodings: Tensor
+) -> None:
+    """The final embeddings of records ``ids`` (B,), and the encodings (B, H W_h) of them by so many hosts."""
+    if module.tap is None:
+        return
+    everybody = torch.ones(module.roster.parties, dtype=torch.bool)
+    tell_of_embeddings(module.tap, hosts, "final embeddings", ids, embeddings, everybody)
+    pieces = encodings.tensor_split(hosts, 1)
+    module.tap.sent(Message("final encodings", "server", tuple(range(hosts)), pieces), ids)
+    module.tap.joined(encodings, names, ids)

@@ -3,40 +3,40 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, final
+from typing import Any, ClassVar, Literal, NamedTuple, final, get_args
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.plain import Concat
+from lightning_vfl.checks import one_of, positive, within
 from lightning_vfl.local_objectives import LocalObjective, Reconstruction
-from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_hosts, build_top
+from lightning_vfl.protocols.build import BottomFactory, build_hosts, build_top
 from lightning_vfl.protocols.decoupled.checks import (
     hold_plateaus,
     refuse_early_stopping,
     refuse_other_settings,
     refuse_register,
-    refuse_settings,
     refuse_short,
     warn_untrained,
 )
 from lightning_vfl.protocols.decoupled.collection import (
+    DecoupledCounts,
     Features,
     embeddings_leg,
     enter_collection,
     in_parts,
     mean_and_scale,
     places_in,
+    tell_of_collection,
+    tell_of_embeddings,
 )
-from lightning_vfl.protocols.decoupled.counts import DecoupledCounts
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
-from lightning_vfl.protocols.decoupled.listening import tell_of_collection, tell_of_embeddings
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -107,10 +107,7 @@ class DecoupledVFL(VFLModule):
     waits for the final embeddings of all guests. An embedding that is sent once counts for each of the H hosts.
 
     Args:
-        bottom: makes a guest's encoder from (per-record shape, D).
         host: makes a host's encoder from (Σ D_m, W_h).
-        top: makes the owner's network from H W_h.
-        width: D, the embedding width of a guest.
         widths: D_m of every guest, if they differ; None: ``width`` for all.
         host_width: W_h, the encoding width of a host.
         hosts: H.
@@ -126,7 +123,8 @@ class DecoupledVFL(VFLModule):
             as in the paper: the guest's last message, of any records.
         table_dtype: ``float16`` halves the memory of the buffers.
         limit_bytes: the largest allowed size of all buffers; the owner's N × H W_h encodings need more memory.
-        settings: settings of ``VFLModule``.
+        settings: settings of ``VFLModule``: ``bottom`` makes a guest's encoder from (per-record shape, D), ``top`` the
+            owner's network from H W_h, and ``width`` is D, the embedding width of a guest.
 
     Raises:
         ConfigurationError: before training, for phases in which a participant never learns, buffers above the limit,
@@ -155,10 +153,8 @@ class DecoupledVFL(VFLModule):
 
     def __init__(
         self,
-        bottom: BottomFactory = MLP,
+        *,
         host: BottomFactory = MLP,
-        top: TopFactory = Linear,
-        width: int = 64,
         widths: Sequence[int] | None = None,
         host_width: int = 64,
         hosts: int = 1,
@@ -174,22 +170,23 @@ class DecoupledVFL(VFLModule):
         limit_bytes: float = LIMIT_BYTES,
         **settings: Any,
     ) -> None:
-        super().__init__(Concat(widths), bottom, top, width, **settings)
-        sizes = {"host_width": host_width, "hosts": hosts, "host_every": host_every}
+        super().__init__(Concat(widths), **settings)
         refuse_made(host=host)
-        refuse_settings(sizes, guest_epochs, replay_epochs, communicate_every, register, table_dtype)
         self._host = host
-        self.host_width = host_width
-        self.host_count = hosts
-        self.guest_epochs = guest_epochs
-        self.replay_epochs = replay_epochs
-        self.communicate_every = communicate_every
-        self.host_every = host_every
+        self.host_width = positive("host_width", host_width, whole=True)
+        self.host_count = positive("hosts", hosts, whole=True)
+        self.guest_epochs = positive("guest_epochs", guest_epochs, whole=True)
+        self.replay_epochs = within("replay_epochs", replay_epochs, 0, whole=True)
+        never = "guests send in the last of so many of their epochs (guest_epochs)"
+        self.communicate_every = within(
+            "communicate_every", communicate_every, 1, guest_epochs, whole=True, advice=never
+        )
+        self.host_every = positive("host_every", host_every, whole=True)
         self.guest_objective = guest_objective or Reconstruction()
         self.host_objective = host_objective or Reconstruction()
         self.standardise = standardise
-        self.register_kind = register
-        self.table_dtype = table_dtype
+        self.register_kind = one_of("register", register, get_args(Register))
+        self.table_dtype = one_of("table_dtype", table_dtype, get_args(TableDtype))
         self.limit_bytes = limit_bytes
         self._host_memory = HostMemory(hosts, register, table_dtype, limit_bytes)
         self._encodings: tuple[Tensor, Tensor] | None = None  # the owner's encodings, and the row of each record

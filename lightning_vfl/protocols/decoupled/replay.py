@@ -1,12 +1,11 @@
 """The input buffers of the hosts in decoupled training, and the replacement of lost messages."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from lightning_vfl.checks import one_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.record_table import RecordTable, TableDtype, table_bytes
@@ -35,7 +34,7 @@ class ReplayBuffers(nn.Module):
         limit_bytes: the largest allowed size of all tables.
 
     Raises:
-        ConfigurationError: for buffers above the limit, and for an unknown register.
+        ConfigurationError: for buffers above the limit.
 
     References:
         DVFL, section 4, appendices C.2 (replay) and D.2 (what faults do to registers and buffers).
@@ -51,7 +50,6 @@ class ReplayBuffers(nn.Module):
         limit_bytes: float = float("inf"),
     ) -> None:
         super().__init__()
-        one_of("register", register, get_args(Register))
         self.records = records
         self.widths = tuple(widths)
         self.hosts = hosts
