@@ -55,8 +55,9 @@ def split(data: RandomFloats, bottom: str) -> SplitVFL:
 def cascade(data: RandomFloats, bottom: str, **settings: Any) -> CascadeVFL:
     """Four active parties, one of them slow."""
     torch.manual_seed(0)
-    slower = None if settings else {3: 0.5}
-    return CascadeVFL(Concat(), BOTTOMS[bottom], TOP, WIDTH, slower=slower, optimizer=SGD, seed=0, **settings)
+    settings["slower"] = None if settings else {3: 0.5}
+    settings |= {"bottom": BOTTOMS[bottom], "top": TOP, "width": WIDTH}
+    return CascadeVFL(Concat(), optimizer=SGD, seed=0, **settings)
 
 
 def by_hand(data: RandomFloats, bottom: str) -> float:

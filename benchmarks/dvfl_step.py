@@ -52,10 +52,10 @@ def decoupled(data: RandomFloats, **banks: int | bool) -> DecoupledVFL:
     """Guests, hosts and owner; ``banks``: how their networks are run, if not as the protocol does."""
     torch.manual_seed(0)
     module = DecoupledVFL(
-        bottom_of(data.parties),
-        partial(MLP, hidden=(HOST_HIDDEN,), activation=nn.LeakyReLU, output_activation=nn.LeakyReLU),
-        partial(MLP, hidden=(ENCODING, 40), activation=nn.LeakyReLU),
-        GUESTS[data.parties][2],
+        bottom=bottom_of(data.parties),
+        host=partial(MLP, hidden=(HOST_HIDDEN,), activation=nn.LeakyReLU, output_activation=nn.LeakyReLU),
+        top=partial(MLP, hidden=(ENCODING, 40), activation=nn.LeakyReLU),
+        width=GUESTS[data.parties][2],
         host_width=ENCODING,
         hosts=HOSTS,
         guest_epochs=1,

@@ -54,8 +54,9 @@ Protocol = TypeVar("Protocol", SplitVFL, AsyncVFL)
 def build(kind: type[Protocol], data: RandomFloats, models: Sequence[FaultModel] = (), **settings: Any) -> Protocol:
     """A protocol with the networks of the speed goals, under these faults."""
     torch.manual_seed(0)
-    bottom, top, shapes = partial(MLP, hidden=(128,)), partial(MLP, hidden=(64,)), data.party_shapes
-    module = kind(Mean(), bottom, top, WIDTH, seed=0, party_shapes=shapes, num_classes=10, **settings)
+    networks = {"bottom": partial(MLP, hidden=(128,)), "top": partial(MLP, hidden=(64,)), "width": WIDTH}
+    settings = {"party_shapes": data.party_shapes, "num_classes": 10, **networks, **settings}
+    module = kind(Mean(), seed=0, **settings)
     module.configure_model()
     for model in models:
         module.faults.add(model)

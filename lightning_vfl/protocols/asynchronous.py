@@ -15,12 +15,9 @@ from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.checks import within
 from lightning_vfl.crypto.keystream import keyed_words
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.memory import LatestEmbeddings, Memory
-from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.privacy.exact_normal import grid, rounded_normal
-from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.checks import needed_event
 from lightning_vfl.protocols.columns_told import Noise
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -68,9 +65,6 @@ class AsyncVFL(VFLModule):
 
     Args:
         aggregator: any aggregator that shows the server single embeddings.
-        bottom: as in ``VFLModule``.
-        top: as in ``VFLModule``.
-        width: as in ``VFLModule``.
         noise: standard deviation of the Gaussian noise that a party adds to each number of its embeddings before the
             upload (VAFL's perturbation). In a simulation it comes from a stream of the party and its event: it
             simulates privacy. Between processes it is secret, and rounded to a grid as in ``LocalGaussian``, unless
@@ -104,15 +98,13 @@ class AsyncVFL(VFLModule):
     def __init__(
         self,
         aggregator: Aggregator,
-        bottom: BottomFactory = MLP,
-        top: TopFactory = Linear,
-        width: int = 64,
+        *,
         noise: float = 0.0,
         table_dtype: TableDtype = "float32",
         limit_bytes: float = LIMIT_BYTES,
         **settings: Any,
     ) -> None:
-        super().__init__(aggregator, bottom, top, width, **settings)
+        super().__init__(aggregator, **settings)
         self.noise = within("noise", noise, 0)
         self.latest = LatestEmbeddings(table_dtype, limit_bytes)
 

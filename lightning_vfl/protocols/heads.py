@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.networks._linear import Linear
-from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.objectives import mean_loss
-from lightning_vfl.protocols.build import BottomFactory, TopFactory, build_top
+from lightning_vfl.protocols.build import build_top
 from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
@@ -51,20 +49,11 @@ class HeadsVFL(VFLModule):
     labels_everywhere = True
     exchanges: ClassVar[bool] = False
     """Whether parties send each other their embeddings, and learn from each other's gradients."""
-    replayed: Any = None
-    """What has happened in a federation, if this training repeats it."""
     top: nn.ModuleList
     _unlearnt: nn.Parameter
 
-    def __init__(
-        self,
-        aggregator: Aggregator | None = None,
-        bottom: BottomFactory = MLP,
-        top: TopFactory = Linear,
-        width: int = 64,
-        **settings: Any,
-    ) -> None:
-        super().__init__(aggregator or Mean(), bottom, top, width, **settings)
+    def __init__(self, aggregator: Aggregator | None = None, **settings: Any) -> None:
+        super().__init__(aggregator or Mean(), **settings)
         self.__dict__["_unlearnt"] = nn.Parameter(torch.zeros(()))  # not registered
 
     def build(self) -> None:

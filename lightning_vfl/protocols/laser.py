@@ -34,10 +34,7 @@ class LaserVFL(HeadsVFL):
 
     Args:
         aggregator: Mean in the paper; None: Mean.
-        bottom: as in ``VFLModule``.
-        top: makes the head of each party, from the width of the aggregate.
-        width: as in ``VFLModule``.
-        settings: settings of ``VFLModule``.
+        settings: settings of ``VFLModule``; ``top`` makes the head of each party, from the width of the aggregate.
 
     Raises:
         ConfigurationError: see ``HeadsVFL``.

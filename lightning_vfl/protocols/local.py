@@ -7,9 +7,6 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.checks import within
-from lightning_vfl.networks._linear import Linear
-from lightning_vfl.networks.mlp import MLP
-from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll
@@ -22,11 +19,8 @@ class LocalVFL(HeadsVFL):
 
     Args:
         aggregator: of no use here; it is there because all protocols have one.
-        bottom: as in ``VFLModule``.
-        top: makes the party's head.
-        width: as in ``VFLModule``.
         party: the number of the party; None: the active party, or party 0.
-        settings: settings of ``VFLModule``.
+        settings: settings of ``VFLModule``; ``top`` makes the party's head.
 
     Raises:
         ConfigurationError: for a number that no party has; see ``HeadsVFL``.
@@ -40,16 +34,8 @@ class LocalVFL(HeadsVFL):
         Part.FEDERATION: "it sends no message; use lightning-vfl fit on the host of the party",
     }
 
-    def __init__(
-        self,
-        aggregator: Aggregator | None = None,
-        bottom: BottomFactory = MLP,
-        top: TopFactory = Linear,
-        width: int = 64,
-        party: int | None = None,
-        **settings: Any,
-    ) -> None:
-        super().__init__(aggregator, bottom, top, width, **settings)
+    def __init__(self, aggregator: Aggregator | None = None, *, party: int | None = None, **settings: Any) -> None:
+        super().__init__(aggregator, **settings)
         self.party = (self.active or 0) if party is None else party
 
     def build(self) -> None:

@@ -13,12 +13,9 @@ from torch.optim import Optimizer
 from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.networks._linear import Linear
 from lightning_vfl.networks.memory import LatestEmbeddings
-from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable
-from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.checks import needed_data, refuse_scaler
 from lightning_vfl.protocols.decoupled.checks import hold_plateaus, refuse_early_stopping, refuse_short, warn_untrained
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -70,9 +67,6 @@ class OneShotVFL(VFLModule):
 
     Args:
         aggregator: joins the embeddings, in the clear.
-        bottom: as in ``VFLModule``.
-        top: as in ``VFLModule``.
-        width: as in ``VFLModule``.
         local_epochs: epochs of the phase ``local``.
         confidence: the smallest probability of a prediction from which a party learns.
         limit_bytes: the largest allowed table of gradients and embeddings, N × Σ D_m numbers.
@@ -105,15 +99,13 @@ class OneShotVFL(VFLModule):
     def __init__(
         self,
         aggregator: Aggregator,
-        bottom: BottomFactory = MLP,
-        top: TopFactory = Linear,
-        width: int = 64,
+        *,
         local_epochs: int = 10,
         confidence: float = 0.95,
         limit_bytes: float = LIMIT_BYTES,
         **settings: Any,
     ) -> None:
-        super().__init__(aggregator, bottom, top, width, **settings)
+        super().__init__(aggregator, **settings)
         self.local_epochs = positive("local_epochs", local_epochs, whole=True)
         self.confidence = within("confidence", confidence, 0, 1)
         self._latest = LatestEmbeddings(limit_bytes=limit_bytes)

@@ -195,7 +195,7 @@ def binomial(levels: int) -> PoissonBinomial:
 
 def events(seed: int, noise: float = 0.0) -> VFLModule:
     """``AsyncVFL``: a batch and one party an event."""
-    return AsyncVFL(Mean(), Linear, width=WIDTH, seed=seed, optimizer=SGD, noise=noise)
+    return AsyncVFL(Mean(), bottom=Linear, width=WIDTH, seed=seed, optimizer=SGD, noise=noise)
 
 
 def cascade(seed: int, **settings: Any) -> VFLModule:

@@ -14,11 +14,8 @@ from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.checks import one_of, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
-from lightning_vfl.networks._linear import Linear
-from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.record_table import LIMIT_BYTES
 from lightning_vfl.protocols.accounts.charging import charge_round
-from lightning_vfl.protocols.build import BottomFactory, TopFactory
 from lightning_vfl.protocols.cascade.events import Ends
 from lightning_vfl.protocols.cascade.memory import CascadeMemory
 from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner
@@ -34,7 +31,6 @@ from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, VerticalBatch
-from lightning_vfl.waiting import WaitingRule
 from lightning_vfl.wire import Embeddings, Leg, Message
 
 if TYPE_CHECKING:
@@ -126,9 +122,6 @@ class CascadeVFL(VFLModule):
     Args:
         aggregator: joins the embeddings at an active party: any aggregator that sends embeddings, hidden or not, to one
             place.
-        bottom: as in ``VFLModule``.
-        top: as in ``VFLModule``.
-        width: as in ``VFLModule``.
         variant: ``async``; ``sync``: all periods begin together, after the slowest has ended, and all replicas are
             refreshed together; ``single``: only the labels of party ``alone`` are used; ``centralized``: all features
             and labels are in one place, no message is sent, and the same networks are trained by plain mini-batches.
@@ -137,10 +130,9 @@ class CascadeVFL(VFLModule):
             times as long.
         q: the exponent of slow active parties, at least 1.
         decay: λ.
-        waiting: when an active party stops waiting for embeddings; None: ``WaitForAll()``.
-        missing: the policy for missing embeddings; None: ``Exclude()``.
         limit_bytes: the largest allowed size of all replicas, L times all parameters.
-        settings: settings of ``VFLModule``; the default ``optimizer`` is Adam, which cancels most of the effect of c.
+        settings: settings of ``VFLModule``; ``waiting`` says when an active party stops waiting for embeddings. The
+            default ``optimizer`` is Adam, which cancels most of the effect of c.
 
     Raises:
         ConfigurationError: before training.
@@ -166,20 +158,16 @@ class CascadeVFL(VFLModule):
     def __init__(
         self,
         aggregator: Aggregator,
-        bottom: BottomFactory = MLP,
-        top: TopFactory = Linear,
-        width: int = 64,
+        *,
         variant: Variant = "async",
         alone: int = 0,
         slower: dict[int, float] | None = None,
         q: float = 1.0,
         decay: float = 1e-3,
-        waiting: WaitingRule | None = None,
-        missing: MissingPolicy | None = None,
         limit_bytes: float = LIMIT_BYTES,
         **settings: Any,
     ) -> None:
-        super().__init__(aggregator, bottom, top, width, waiting, missing, **settings)
+        super().__init__(aggregator, **settings)
         within("q", q, 1, advice="a smaller one would weaken the messages of slow parties")
         within("decay", decay, 0, advice="a smaller one would make parameters grow")
         for party, share in (slower or {}).items():

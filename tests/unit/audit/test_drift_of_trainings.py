@@ -86,7 +86,7 @@ def test_linear_bottoms_have_the_uploads_as_they_are_beside_them_too(tmp_path):
 SERVERS = {
     "vFedSec": lambda: split(Linear, MaskedSum(clip=64.0, layout="segments"), 24, active=0),
     "FedVS": lambda: split(PolynomialNetwork, LagrangeCoded(blocks=1, privacy=1), 24),
-    "AsyncVFL": lambda: AsyncVFL(Mean(), Linear, width=24, seed=0, optimizer=partial(torch.optim.SGD, lr=0.2)),
+    "AsyncVFL": lambda: AsyncVFL(Mean(), bottom=Linear, width=24, seed=0, optimizer=partial(torch.optim.SGD, lr=0.2)),
 }
 
 
@@ -100,13 +100,13 @@ def test_every_server_that_sends_gradients_finds_the_nearest_records(name, tmp_p
 @pytest.mark.parametrize("aggregator", [Concat(), MaskedSum(clip=64.0)], ids=["clear", "masked"])
 def test_the_active_party_of_a_cascade_finds_the_columns_of_others_alone(aggregator, tmp_path):
     torch.manual_seed(0)
-    module = CascadeVFL(aggregator, Linear, width=24, seed=0, optimizer=RATE, variant="single")
+    module = CascadeVFL(aggregator, bottom=Linear, width=24, seed=0, optimizer=RATE, variant="single")
     (found,) = audited(tmp_path, module, epochs=12, attacks=[DriftNeighbours()], attacker="party:0", data=More)
     assert found.success > 0.95 > found.plain
 
 
 def test_the_collaborator_of_a_cascade_has_nothing_to_attack(tmp_path):
-    module = CascadeVFL(Concat(), Linear, width=8, seed=0, optimizer=RATE)
+    module = CascadeVFL(Concat(), bottom=Linear, width=8, seed=0, optimizer=RATE)
     (found,) = audited(tmp_path, module, epochs=1, attacks=[DriftNeighbours()])
     assert found.verdict == "nothing to attack: no gradient is sent"
 

@@ -86,7 +86,7 @@ SLOW: dict[str, Callable[[], VFLModule]] = {
     "CascadeVFL, Sum": lambda: CascadeVFL(Sum(), width=4, seed=0),
     "CascadeVFL, MaskedSum": lambda: CascadeVFL(MaskedSum(), width=4, seed=0),
     "CascadeVFL, PoissonBinomial": lambda: CascadeVFL(
-        PoissonBinomial(levels=16, beta=0.1, draws="seeded"), TANH, width=4, seed=0
+        PoissonBinomial(levels=16, beta=0.1, draws="seeded"), bottom=TANH, width=4, seed=0
     ),
     "CascadeVFL, LocalGaussian": lambda: CascadeVFL(LocalGaussian(draws="seeded"), width=4, seed=0),
     "groups, MaskedSum": lambda: SHARED_BOTTOMS(MaskedSum(allow_single=True), active=0),
@@ -132,7 +132,7 @@ def test_transcript_has_the_bytes_of_the_meter_and_changes_no_bit(name, make, tm
 PROTOCOLS: dict[str, Callable[[], VFLModule]] = {
     "Concat": lambda: SPLIT(Concat(), Linear),  # a hidden layer would be fitted for a minute
     **{name: QUICK[name] for name in ("AsyncVFL", "DecoupledVFL", "OneShotVFL")},
-    "CascadeVFL, amplified": lambda: CascadeVFL(Concat(), Linear, width=4, seed=0, q=2.0, slower={0: 0.5}),
+    "CascadeVFL, amplified": lambda: CascadeVFL(Concat(), bottom=Linear, width=4, seed=0, q=2.0, slower={0: 0.5}),
     "EnsembleVFL": lambda: EnsembleVFL(width=4, seed=0),
     "LocalVFL": lambda: LocalVFL(width=4, seed=0),
 }
