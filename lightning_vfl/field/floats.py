@@ -35,18 +35,26 @@ def split(x: Tensor, count: int, p: int, side: str) -> tuple[Tensor, bool]:
         elements are in [0, p); if not, the limbs mean nothing.
     """
     x = x.contiguous()
-    m, n = x.shape[-2:]
-    shape = (*x.shape[:-2], count, m, n) if side == "left" else (*x.shape[:-2], m, count, n)
+    *batch, m, n = x.shape
+    if side == "left":
+        shape = (*batch, count, m, n)
+        inner = m * n  # the numbers of one limb that are neighbours
+    else:
+        shape = (*batch, m, count, n)
+        inner = n
     out = torch.empty(shape, dtype=torch.float64, device=x.device)
     if not x.numel():
         return out, True
-    inner = m * n if side == "left" else n
     run = _split_fused if x.is_cpu else _split_torch
-    return out, run(x.view(-1, inner), out.view(-1, count, inner), p, balanced(p, count).bits)
+    fine = run(x.view(-1, inner), out.view(-1, count, inner), p, balanced(p, count).bits)
+    return out, fine
 
 
 def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
-    """The product modulo p of split operands into ``total``: all pairs of limbs of a chunk in one float64 product."""
+    """The product modulo p of split operands into ``total``: all pairs of limbs of a chunk in one float64 product.
+
+    With operands a = Σ_s 2^(left·s) a_s and b = Σ_t 2^(right·t) b_t, a product is Σ_st 2^(left·s + right·t) a_s b_t.
+    """
     s, m, terms = a.shape[-3:]
     t, n = b.shape[-2:]
     if not total.numel() or not terms:
@@ -55,7 +63,7 @@ def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
     batch = total.shape[:-2]
     left = balanced(p, s).bits
     right = balanced(p, t).bits
-    b = b.flatten(-2)
+    limbs_beside = b.flatten(-2)  # (*, k, t n)
     rows = max(1, BUFFER // (prod(batch) * s * t * n))
     partial = a.new_empty(0, 0)
     fold = _fold_fused if total.is_cpu else _fold_torch
@@ -63,11 +71,12 @@ def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
         height = min(rows, m - top)
         if partial.shape[-2] != s * height:  # one for all chunks: the page faults of new ones cost a tenth of a product
             partial = a.new_empty(*batch, s * height, t * n)
-        tile = a[..., top : top + height, :].flatten(-3, -2)
+        limbs_below = a[..., top : top + height, :].flatten(-3, -2)  # (*, s height, k)
         for start in range(0, terms, how.chunk):
-            end = start + how.chunk
-            torch.matmul(tile[..., start:end], b[..., start:end, :], out=partial)
-            fold(partial.view(-1, s, height, t, n), total.view(-1, m, n), left, right, p, top, start == 0)
+            chunk = slice(start, start + how.chunk)
+            torch.matmul(limbs_below[..., chunk], limbs_beside[..., chunk, :], out=partial)
+            by_limbs = partial.view(-1, s, height, t, n)
+            fold(by_limbs, total.view(-1, m, n), left, right, p, top, start == 0)
 
 
 def short(a: Tensor, b: Tensor, p: int, batch: tuple[int, ...]) -> tuple[Tensor, bool]:
@@ -88,7 +97,8 @@ def short(a: Tensor, b: Tensor, p: int, batch: tuple[int, ...]) -> tuple[Tensor,
 def suits(terms: int, p: int) -> bool:
     """Whether ``rows_times`` can compute products of so many terms."""
     how = plan(terms, p)
-    return terms > 0 and p < 2**31 and how.products <= 2 and -(-terms // how.chunk) <= MOST_CHUNKS
+    chunks = -(-terms // how.chunk)
+    return terms > 0 and p < 2**31 and how.products <= 2 and chunks <= MOST_CHUNKS
 
 
 def rows_times(table: Tensor, tables: "Ints", rows: "Ints", right: Tensor, p: int) -> tuple[Tensor, bool]:
@@ -108,29 +118,33 @@ def rows_times(table: Tensor, tables: "Ints", rows: "Ints", right: Tensor, p: in
 
     hosts, terms, width = right.shape
     count = len(rows)
-    if count and not 0 <= int(rows.min()) <= int(rows.max()) < table.shape[1]:
-        raise IndexError(f"rows must be from 0 to {table.shape[1] - 1}; got {int(rows.min())} to {int(rows.max())}")
+    last = table.shape[1] - 1
+    if count and not 0 <= int(rows.min()) <= int(rows.max()) <= last:
+        raise IndexError(f"rows must be from 0 to {last}; got {int(rows.min())} to {int(rows.max())}")
     how = plan(terms, p)
     chunks = -(-terms // how.chunk)
-    chunk = -(-terms // chunks)
+    chunk = -(-terms // chunks)  # chunks of equal length, of which the last ends in zeros
     # the smaller operand is split into more limbs, since splitting writes one float per limb and element
     few, many = how.few.count, how.many.count
     s, t = (many, few) if hosts * count * terms < right.numel() else (few, many)
-    left_bits, right_bits = balanced(p, s).bits, balanced(p, t).bits
+    left_bits = balanced(p, s).bits
+    right_bits = balanced(p, t).bits
+
     a = torch.zeros(chunks, s * count, chunk, dtype=torch.float64)  # behind the last term, zeros stay
     b = torch.zeros(chunks, chunk, t * width, dtype=torch.float64)
     product = torch.empty(chunks, s * count, t * width, dtype=torch.float64)
     out = torch.empty(hosts, count, width, dtype=torch.int64)
-    left = a.view(chunks, s, count, chunk).numpy()
-    parts = b.view(chunks * chunk, t, width).numpy()
-    sums = product.view(chunks, s, count, t, width).numpy()
+    # numpy's views of the same memory, into which the kernels write
+    limbs_of_rows = a.view(chunks, s, count, chunk).numpy()
+    limbs_of_matrix = b.view(chunks * chunk, t, width).numpy()
+    products_of_limbs = product.view(chunks, s, count, t, width).numpy()
     stored = table.numpy()
     fine = True
     for source, matrix, total in zip(tables, right.contiguous().numpy(), out.numpy(), strict=True):
-        fine &= kernels.split_rows(stored[source], rows, left, p, left_bits)
-        fine &= kernels.split_matrix(matrix, parts, p, right_bits)
+        fine &= kernels.split_rows(stored[source], rows, limbs_of_rows, p, left_bits)
+        fine &= kernels.split_matrix(matrix, limbs_of_matrix, p, right_bits)
         torch.bmm(a, b, out=product)
-        kernels.add_chunks(sums, total, p, left_bits if s == 2 else right_bits)
+        kernels.add_chunks(products_of_limbs, total, p, left_bits if s == 2 else right_bits)
     return out, fine
 
 
@@ -149,12 +163,15 @@ def _split_fused(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
 
 def _split_torch(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
     low, high = torch.aminmax(x)
-    c = x - (x > (p - 1) // 2).to(torch.int64).mul_(p)
+    above_half = x > (p - 1) // 2
+    left = x - above_half.to(torch.int64).mul_(p)  # the centred residue, then what its lower digits leave of it
+    half = (1 << bits) // 2  # of a digit's range; with one limb, there are no digits
+    mask = (1 << bits) - 1
     for k in range(out.shape[1] - 1):
-        digit = (c + (1 << (bits - 1))).bitwise_and_((1 << bits) - 1).sub_(1 << (bits - 1))
+        digit = (left + half).bitwise_and_(mask).sub_(half)  # in [-half, half)
         out[:, k] = digit
-        c.sub_(digit).bitwise_right_shift_(bits)
-    out[:, -1] = c
+        left.sub_(digit).bitwise_right_shift_(bits)
+    out[:, -1] = left
     return bool((low >= 0) & (high < p))
 
 
@@ -180,19 +197,21 @@ def _fold_fused(partial: Tensor, total: Tensor, left: int, right: int, p: int, t
 
 def _fold_torch(partial: Tensor, total: Tensor, left: int, right: int, p: int, top: int, first: bool) -> None:
     sums = total[:, top : top + partial.shape[2]]
+    bits = p.bit_length()
     if first:
         sums.zero_()
     for i in range(partial.shape[1]):
         for j in range(partial.shape[3]):
             x = partial[:, i, :, j].to(torch.int64).remainder_(p)
-            shift = (left * i + right * j) % p.bit_length()
+            shift = (left * i + right * j) % bits
             if p >= 2**31:  # 2^61 - 1, where a power of two is a rotation
-                carry = x >> (p.bit_length() - shift)
+                carry = x >> (bits - shift)
                 x.bitwise_left_shift_(shift).bitwise_and_(p).add_(carry)
             elif shift:
                 x.bitwise_left_shift_(shift).remainder_(p)  # below 2^31 · 2^16
-            sums.add_(x).sub_(p)
-            sums.add_((sums >> 63).bitwise_and_(p))
+            sums.add_(x).sub_(p)  # in [-p, p)
+            negative = sums >> 63  # all bits of a negative number
+            sums.add_(negative.bitwise_and_(p))
 
 
 def _spread(size: int, work: int, piece: Callable[[int, int], Any]) -> list[Any]:

@@ -41,26 +41,31 @@ class ProductWire(CodedWire):
     rerandomise: bool
 
     def legs(self, rows: int, widths: Widths, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
-        m = roster.parties
+        parties = roster.parties
         bits = self.coding.field.wire_bits
         weights = widths[0] * torch.tensor(basis)  # numbers of each party's weights
-        results = torch.full((m,), rows * widths[0])
+        results = torch.full((parties,), rows * widths[0])  # numbers of each party's upload
         # section 6.2: sharing the weights is (ln² M) / |B| of the work of a round's upload, and is slowed down like it
-        delay_share = log(m) ** 2 / rows if rows else 1.0
-        sharing = 2.0 * m * (1 + self.coding.privacy) * weights.double()
-        legs = [Leg(MODELS, "peers", (m - 1) * weights, bits, sharing, gate=Gate.ALL, delay_share=delay_share)]
+        delay_share = log(parties) ** 2 / rows if rows else 1.0
+        # a share of a number is the sum of 1 + T products, for each of M holders
+        sharing = 2.0 * parties * (1 + self.coding.privacy) * weights.double()
+        to_peers = (parties - 1) * weights
+        legs = [Leg(MODELS, "peers", to_peers, bits, sharing, gate=Gate.ALL, delay_share=delay_share)]
         if self.rerandomise:
-            code = self.coding.code(m)
-            hiding = 2.0 * m * (code.threshold(DEGREE) - code.blocks) * results.double()
-            legs.append(Leg(ZEROS, "peers", (m - 1) * results, bits, hiding, gate=Gate.PREVIOUS))
-        products = torch.full((m,), 2.0 * rows * int(weights.sum()), dtype=torch.float64)
+            code = self.coding.code(parties)
+            free = code.threshold(DEGREE) - code.blocks
+            hiding = 2.0 * parties * free * results.double()
+            legs.append(Leg(ZEROS, "peers", (parties - 1) * results, bits, hiding, gate=Gate.PREVIOUS))
+        # a row of the shares of all data times the shares of all weights
+        products = torch.full((parties,), 2.0 * rows * int(weights.sum()), dtype=torch.float64)
         return (*legs, Leg(PRODUCTS, "server", results, bits, products, gate=Gate.RULE))
 
     def downlink(self, rows: int, widths: Widths, roster: Roster) -> Leg:
         """The gradients, and the server's interpolation, in equal parts."""
-        m = roster.parties
-        decoding = 2.0 * self.needed(m) * rows * widths[0] / m
-        return replace(super().downlink(rows, widths, roster), flops=torch.full((m,), decoding, dtype=torch.float64))
+        parties = roster.parties
+        interpolation = 2.0 * self.needed(parties) * rows * widths[0]
+        flops = torch.full((parties,), interpolation / parties, dtype=torch.float64)
+        return replace(super().downlink(rows, widths, roster), flops=flops)
 
     def protection(self, uploads: int) -> str:
         server = (
@@ -81,16 +86,18 @@ class ProductWire(CodedWire):
         codec = self.scale.codec(field, view.agreed)
         called = view.called_places  # late ones check for overflow too
         weights = self.party_side().integers(contribution, called, view)
-        included = [i for i in called if roll.included[view.parties[i]]]
+        included = [place for place in called if roll.included[view.parties[place]]]
         if len(included) < len(called):
-            parts = dict(zip(called, torch.split(weights, _heights(contribution, called)), strict=True))
-            weights = torch.cat([parts[i] for i in included])
-        x = codec.quantise_data(_bases(contribution, included))
+            heights = _heights(contribution, called)
+            of_party = dict(zip(called, torch.split(weights, heights), strict=True))
+            weights = torch.cat([of_party[place] for place in included])
+        data = codec.quantise_data(_bases(contribution, included))
         if field.half < 2**53:  # no partial sum passes half the modulus: float64 is exact
-            total = (x.double() @ weights.double()).to(torch.int64)
+            total = (data.double() @ weights.double()).to(torch.int64)
         else:
-            total = field.lift(field.matmul(field.embed(x), field.embed(weights)))
-        return aggregate_of(total.double().mul_(2.0 ** -(codec.l_x + codec.l_w)) / len(included))
+            total = field.lift(field.matmul(field.embed(data), field.embed(weights)))
+        unit = 2.0 ** -(codec.l_x + codec.l_w)
+        return aggregate_of(total.double().mul_(unit) / len(included))
 
 
 @dataclass(frozen=True)
@@ -109,20 +116,23 @@ class ProductParty(PartySide):
     def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
         """X̃ᵀ times the party's piece, X̃ its rounded data: one product for all hosted parties with equal pieces."""
         weights = contribution.leaves
-        shapes = {party: (len(view.rows.ids), w.shape[1]) for party, w in zip(view.parties, weights, strict=True)}
+        rows = len(view.rows.ids)
+        shapes = {party: (rows, weight.shape[1]) for party, weight in zip(view.parties, weights, strict=True)}
         pieces = gradients_by_party(answer, shapes, view)
-        members = [i for i, party in enumerate(view.parties) if party in pieces]
-        batches = [[i] for i in members]
+        members = [place for place, party in enumerate(view.parties) if party in pieces]
+        groups = [[place] for place in members]
         if len({id(piece) for piece in pieces.values()}) == 1:  # as a server in this process sends them
-            batches = [members]
+            groups = [members]
         codec = self.scale.codec(self.coding.field, view.agreed)
-        gradients = [torch.zeros_like(w) for w in weights]
-        for batch in batches:
-            basis = _bases(contribution, batch)
+        gradients = [torch.zeros_like(weight) for weight in weights]
+        for group in groups:
+            basis = _bases(contribution, group)
             rounded = codec.round_data(basis)
-            joint = (rounded.T @ pieces[view.parties[batch[0]]].to(rounded.dtype)).to(basis.dtype)
-            for i, gradient in zip(batch, torch.split(joint, _heights(contribution, batch)), strict=True):
-                gradients[i] = gradient
+            piece = pieces[view.parties[group[0]]]
+            joint = (rounded.T @ piece.to(rounded.dtype)).to(basis.dtype)
+            parts = torch.split(joint, _heights(contribution, group))
+            for place, gradient in zip(group, parts, strict=True):
+                gradients[place] = gradient
         return tuple(gradients)
 
     def integers(self, contribution: Contribution, mine: Sequence[int], view: PartyView) -> Tensor:
@@ -132,32 +142,37 @@ class ProductParty(PartySide):
             ConfigurationError: if a sum could wrap around; every party checks its own part.
         """
         codec = self.scale.codec(self.coding.field, view.agreed)
-        weights = [contribution.leaves[i] for i in mine]
-        parties = [view.parties[i] for i in mine]
+        weights = [contribution.leaves[place] for place in mine]
+        parties = [view.parties[place] for place in mine]
         integers = codec.quantise_weights(torch.cat(weights), lambda n: _draws(view.names, parties, weights))
         heights = _heights(contribution, mine)
-        _refuse_overflow(codec, _bases(contribution, mine), integers, heights, parties, int(view.called.sum()))
+        summands = int(view.called.sum())
+        _refuse_overflow(codec, _bases(contribution, mine), integers, heights, parties, summands)
         return integers
 
     def _share(self, contribution: Contribution, view: PartyView) -> Message:
         memory = _memory(view)
         code = self.coding.code(view.roster.parties)
         mine = view.called_places
-        senders = tuple([view.parties[i] for i in mine])
+        senders = tuple([view.parties[place] for place in mine])
         elements = self.coding.field.embed(self.integers(contribution, mine, view))
         width = elements.shape[1]
 
-        def message(kind: str, shares: Tensor, rows: list[int], alongside: Message | None = None) -> Message:
-            pieces = torch.split(shares, rows, dim=1)
+        def message(kind: str, shares: Tensor, heights: list[int], alongside: Message | None = None) -> Message:
+            """Shares (holders, Σ heights, width), cut by sender."""
+            pieces = torch.split(shares, heights, dim=1)
             return Message(kind, "peers", senders, pieces, alongside, receivers=view.receivers, round=view.names)
 
         heights = _heights(contribution, mine)
         masks = self.coding.masks(view.names, "weights", senders, heights, self.coding.privacy, width)
+        # equation (4): G_m(β_k) = W_m for every k, so that each of the K blocks meets the same weights
         shares = code.share_copies(elements, masks.to(elements.device), view.receivers)
         if not self.rerandomise:
             return message(MODELS, shares, heights)
+        # a random polynomial of the products' degree that is zero at β_1..β_K: it changes no sum, and hides all else
         rows = [len(memory.blocks.coded_rows(view.rows.ids)[0])] * len(senders)
-        free = self.coding.masks(view.names, "zeros", senders, rows, code.threshold(DEGREE) - code.blocks, width)
+        free_values = code.threshold(DEGREE) - code.blocks
+        free = self.coding.masks(view.names, "zeros", senders, rows, free_values, width)
         zeros = code.share_zeros(free.to(elements.device), DEGREE, view.receivers)
         return message(MODELS, shares, heights, alongside=message(ZEROS, zeros, rows))
 
@@ -170,13 +185,17 @@ class ProductParty(PartySide):
         weights = received_by(holders, received)
         tables = torch.tensor([memory.holders.index(party) for party in holders])
         table = memory.table
-        if len(received.senders) < view.roster.parties:
-            table = torch.cat([table[:, rows, memory.columns(sender)] for sender in received.senders], dim=2)
+        if len(received.senders) < view.roster.parties:  # the columns of the others are left out
+            columns = [table[:, rows, memory.columns(sender)] for sender in received.senders]
+            table = torch.cat(columns, dim=2)
             rows = torch.arange(len(rows))
+        # Σ_m F_m(α_j)[B] · G_m(α_j): the sum over the parties is one over the columns that stand side by side
         products = blamed(received, field.modulus, lambda: field.rows_times(table, tables, rows, weights))
-        if (hiding := received.alongside) is not None:
+        hiding = received.alongside
+        if hiding is not None:
             zeros = received_by(holders, hiding).view(len(holders), len(hiding.senders), *products.shape[1:])
-            products = field.add(products, blamed(hiding, field.modulus, lambda: field.totals(zeros)))
+            total = blamed(hiding, field.modulus, lambda: field.totals(zeros))
+            products = field.add(products, total)
         return Message(PRODUCTS, "server", holders, products.unbind(0), round=view.names)
 
 
@@ -197,16 +216,19 @@ class ProductServer(MeanServer):
         check_results(message, PRODUCTS, len(computed), self.coding.needed(code.blocks), view)
         corrected: Parties = ()
         if self.coding.wrong:  # numbers outside the field are wrong answers like any other
-            decoded = code.correct(torch.stack(message.pieces).remainder_(field.modulus), senders, DEGREE)
+            results = torch.stack(message.pieces).remainder_(field.modulus)
+            decoded = code.correct(results, senders, DEGREE)
             sums = decoded.values
-            corrected = tuple(senders[i] for i in decoded.wrong)
+            corrected = tuple(senders[place] for place in decoded.wrong)
         else:
             needed = code.threshold(DEGREE)
             refuse_outside(message.pieces[needed:], senders[needed:], PRODUCTS, field.modulus)
             results = torch.stack(message.pieces[:needed])
             sums = blamed(message, field.modulus, lambda: code.decode(results, senders[:needed], DEGREE))
-        wanted = sums[blocks.place(view.rows.ids)[1], within]  # (B, D)
-        mean = self.scale.codec(field, view.agreed).dequantise(wanted) / len(view.roll.included_parties)
+        _, block = blocks.place(view.rows.ids)
+        wanted = sums[block, within]  # (B, D), out of (K, coded rows, D)
+        codec = self.scale.codec(field, view.agreed)
+        mean = codec.dequantise(wanted) / len(view.roll.included_parties)
         return aggregate_of(mean, corrected)
 
 
@@ -237,7 +259,7 @@ def _draws(names: RoundNames, parties: Sequence[int], weights: Sequence[Tensor])
     """The words that round these parties' weights, each party's from a stream of its own."""
     from lightning_vfl.fast_streams import FastStream
 
-    ends = np.cumsum([w.numel() for w in weights])
+    ends = np.cumsum([weight.numel() for weight in weights])
     words = np.empty(ends[-1], np.uint64)
     for party, part in zip(parties, np.split(words, ends[:-1]), strict=True):
         FastStream(names.seed, "weights", names.stage, names.round, party).fill(part)
@@ -254,13 +276,16 @@ def _refuse_overflow(
     if not len(basis):
         return
     bounds = _reaches(codec, basis, integers, sizes) * (1 + 2.0**-40)
-    order = bounds.argsort(descending=True)  # the message names a setting that fits the worst of them
-    for i in order[(bounds > codec.field.half // summands)[order]].tolist():
-        own_rows = slice(sum(sizes[:i]), sum(sizes[: i + 1]))
+    too_large = bounds > codec.field.half // summands
+    worst_first = bounds.argsort(descending=True)  # the message names a setting that fits the worst of them
+    for place in worst_first[too_large[worst_first]].tolist():
+        first = sum(sizes[:place])
+        own_rows = slice(first, first + sizes[place])
         try:
-            codec.check_overflow(codec.quantise_data(basis[:, own_rows]), integers[own_rows], summands)
+            data = codec.quantise_data(basis[:, own_rows])
+            codec.check_overflow(data, integers[own_rows], summands)
         except ConfigurationError as error:
-            raise ConfigurationError(f"party {parties[i]}: {error}; a resumed run takes a new scale") from None
+            raise ConfigurationError(f"party {parties[place]}: {error}; a resumed run takes a new scale") from None
 
 
 def _reaches(codec: FixedPoint, basis: Tensor, integers: Tensor, sizes: Sequence[int]) -> Tensor:
