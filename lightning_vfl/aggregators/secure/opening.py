@@ -49,7 +49,9 @@ class LayerOpening(Opening):
         """As in ``Opening``. The keys of absent parties, which they send when they are back, are counted here."""
         every = self.layer.rekey_every
         due = last < 0 or last // every != round // every
-        others = 0 if roster.active is None else int(called.sum()) - int(called[roster.active])
+        others = 0  # to which the active party sends ids
+        if roster.active is not None:
+            others = int(called.sum()) - int(called[roster.active])
         return _legs(self.layer, rows, roster, others, due)
 
     def empty_memory(self, view: PartyView) -> Keys:
@@ -59,43 +61,50 @@ class LayerOpening(Opening):
         if self.equivalent:
             return
         layer = self.layer
+        roster = view.roster
         period = view.names.round // layer.rekey_every
         if view.renew or (memory.stage, memory.period) != (view.names.stage, period):
-            exchange = layer.exchange(view.roster)
+            exchange = layer.exchange(roster)
             exchange.begin(memory, view, period)
             yield from exchange.messages(memory, view)
             if layer.recovery is not None:
-                yield from self._share_secrets(layer.recovery.needed(view.roster.parties), memory, view)
+                needed = layer.recovery.needed(roster.parties)
+                yield from self._share_secrets(needed, memory, view)
         memory.ids.clear()
-        if view.roster.active in view.parties:
-            yield self._selection(view.roster.active, memory, view)
-        elif view.roster.active is not None:
+        if roster.active in view.parties:
+            yield self._selection(roster.active, memory, view)
+        elif roster.active is not None:  # this process waits for the ids at the same place
             yield Message(IDS, "peers", (), (), round=view.names)
 
     def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
         check_opening(message, _lengths(self.layer, len(view.rows.ids), view.roster), view)
         if message.kind in (COMMITMENTS, KEYS):
-            if self.layer.exchange(view.roster).file(memory, message, view):
-                for party in view.parties:
-                    keys = PairKeys(party, memory.pairs[party], memory.publics, memory.session)
-                    memory.masks[party] = PairMasks(keys, self.layer.bits)
-            return memory
-        if message.kind == ROUND_KEYS:
+            complete = self.layer.exchange(view.roster).file(memory, message, view)
+            for party in view.parties if complete else ():
+                keys = PairKeys(party, memory.pairs[party], memory.publics, memory.session)
+                memory.masks[party] = PairMasks(keys, self.layer.bits)
+        elif message.kind == ROUND_KEYS:
             for sender, piece in zip(message.senders, message.pieces, strict=True):
                 file_once(memory.vault.publics, sender, content_of(piece), ROUND_KEYS)
-            return memory
+        else:
+            self._unseal(memory, message, view)
+        return memory
+
+    def _unseal(self, memory: Keys, message: Message, view: PartyView) -> None:
+        """Open what was sealed for the hosted parties: record ids, or shares of secrets."""
+        of_ids = message.kind == IDS
         receivers = range(view.roster.parties) if message.receivers is None else message.receivers
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             for party in view.parties:
-                if party == sender or (message.kind == IDS and not view.called[party]):
+                if party == sender or (of_ids and not view.called[party]):
                     continue
                 seal = self._seal(party, sender, sender, message.kind, memory, view)
                 sealed = piece[receivers.index(party)].numpy().tobytes()
-                if message.kind == IDS:
+                if of_ids:
                     memory.ids[party] = unsealed(seal, sealed, view.names.round, sender, IDS)
                 else:
-                    memory.vault.keep(party, sender, _opened_shares(seal, sealed, sender, memory))
-        return memory
+                    shares = _opened_shares(seal, sealed, sender, memory)
+                    memory.vault.keep(party, sender, shares)
 
     def _share_secrets(self, needed: int, memory: Keys, view: PartyView) -> Iterator[Message]:
         """With recovery: the keys of the period's rounds, and everybody's shares of the secrets behind them."""
@@ -104,7 +113,8 @@ class LayerOpening(Opening):
         seeded = self.layer.insecure_seeded_secrets
         parties = view.roster.parties
         first = memory.period * every
-        vault = memory.vault = Vault(range(first, first + every), needed)
+        rounds = range(first, first + every)  # of the period
+        vault = memory.vault = Vault(rounds, needed)
         vault.draw(view.parties, names, seeded)
         yield to_everybody(ROUND_KEYS, vault.publics, view)
         pieces = []
@@ -113,7 +123,8 @@ class LayerOpening(Opening):
             shares = vault.shares_of(party, needed, parties, seed)
             sealed = {}
             for other in range(parties):
-                if other != party and (view.renew is None or other in memory.publics):
+                there = view.renew is None or other in memory.publics  # between processes, some may be gone
+                if other != party and there:
                     seal = self._seal(party, other, party, SHARES, memory, view)
                     sealed[other] = seal.seal(shares[other], memory.period, vault.publics[party])
             pieces.append(_by_receiver(sealed, parties, len(shares[0])))
@@ -132,10 +143,12 @@ class LayerOpening(Opening):
 
     def _seal(self, own: int, other: int, sender: int, purpose: str, memory: Keys, view: PartyView) -> Sealed:
         """One end of a one-way channel between two parties; each rank has a channel of its own for its rows."""
-        name = own, other, sender, purpose, view.names.stage, view.rows.start
+        channel = sender, purpose, view.names.stage, view.rows.start
+        name = own, other, *channel
         if name not in memory.seals:
             refuse_lacking(memory.publics, exchanging(view), KEYS)
-            memory.seals[name] = Sealed(memory.masks[own].keys.key(other, *name[2:]))
+            key = memory.masks[own].keys.key(other, *channel)
+            memory.seals[name] = Sealed(key)
         return memory.seals[name]
 
 
@@ -222,12 +235,12 @@ def _lengths(layer: SecureLayer, rows: int, roster: Roster) -> dict[str, int]:
 @lru_cache(maxsize=256)
 def _legs(layer: SecureLayer, rows: int, roster: Roster, others: int, due: bool) -> tuple[Leg, ...]:
     """The traffic of fresh keys if they are ``due``, and of the ids of so many rows for so many others."""
-    m = roster.parties
-    sent = {}
+    parties = roster.parties
+    sizes = {}  # (M,) bytes by kind, in the order in which the messages are sent
     for kind, length in _lengths(layer, rows, roster).items():
         if kind != IDS and due:
-            sent[kind] = torch.full((m,), (m - 1) * length)
+            sizes[kind] = torch.full((parties,), (parties - 1) * length)
         elif kind == IDS and roster.active is not None:
-            sent[IDS] = torch.zeros(m, dtype=torch.int64)
-            sent[IDS][roster.active] = others * length
-    return tuple(Leg(kind, "peers", size, 8, gate=Gate.ALL) for kind, size in sent.items())
+            sizes[IDS] = torch.zeros(parties, dtype=torch.int64)
+            sizes[IDS][roster.active] = others * length
+    return tuple(Leg(kind, "peers", size, 8, gate=Gate.ALL) for kind, size in sizes.items())
