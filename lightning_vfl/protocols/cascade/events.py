@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.missing import Exclude, StandIn, filled_in
 from lightning_vfl.objectives import mean_loss
@@ -66,17 +67,23 @@ class Ends:
         The first half is the computation of the active party, with all parameters as at START. The second half is the
         computation of the receivers, with their current parameters.
         """
-        replica = self.memory.replicas.of[event.party]
+        module = self.module
+        replicas = self.memory.replicas
+        replica = replicas.of[event.party]
         learning = plan.round.learning
-        replica.bottoms.stream = self.module.bottoms.stream  # dropout of START is that of END
-        replica.bottoms.keys = self.module.bottoms.keys
+        # Algorithm 1, at START: with the replica of then
+        replica.bottoms.stream = module.bottoms.stream  # dropout of START is that of END
+        replica.bottoms.keys = module.bottoms.keys
         leaves, computed = self.collect(replica, batch, event, plan.round)
         gradients, factor, loss, notes = self.differentiate(leaves, batch, event, names, plan)
-        now = self.module.bottoms.some(batch.features, computed)
-        if batch.present is not None and self.module.aggregator.wire is not None:  # unheld rows were zeros
-            for i, m in enumerate(learning):
-                gradients[i] = gradients[i] * batch.present[:, m, None]
-        values = [now[m] for m in learning] + (trained(self.memory.replicas.live) if plan.steps else [])
+        # Algorithm 2, at END: with the parameters of now, whose Jacobians the gradients are multiplied by
+        embeddings = module.bottoms.some(batch.features, computed)
+        if batch.present is not None and module.aggregator.wire is not None:  # unheld rows were zeros
+            for place, party in enumerate(learning):
+                gradients[place] = gradients[place] * batch.present[:, party, None]
+        values = [embeddings[party] for party in learning]
+        if plan.steps:
+            values += trained(replicas.live)
         return EventMessage(values, gradients, factor, loss, notes)
 
     def differentiate(
@@ -88,34 +95,42 @@ class Ends:
             The gradients of the embeddings of those that learn and of the top's parameters, the factor c, the loss, and
             values to log.
         """
-        replica, learning = self.memory.replicas.of[event.party], plan.round.learning
-        roster = self.module.roster.joined_by(event.party)
-        value, exchange = self.module.exchange(batch, Embeddings(leaves), names, plan.round.roll, Exclude(), roster)
-        self.module._seed_top(self.module.device, event.party, "replica")
-        output = replica.top(self.module.join(value, self.module.columns_from(plan.round.roll)))
-        loss = mean_loss(self.module.objective, output, batch)
-        wanted = [leaves[m] for m in learning] + (trained(replica) if plan.steps else [])
+        module = self.module
+        replica = self.memory.replicas.of[event.party]
+        roll = plan.round.roll
+        roster = module.roster.joined_by(event.party)
+        value, exchange = module.exchange(batch, Embeddings(leaves), names, roll, Exclude(), roster)
+        module._seed_top(module.device, event.party, "replica")
+        output = replica.top(module.join(value, module.columns_from(roll)))
+        loss = mean_loss(module.objective, output, batch)
+        wanted = [leaves[party] for party in plan.round.learning]
+        if plan.steps:
+            wanted += trained(replica)
         gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
-        factor = self._amplification(loss.detach(), replica) if event.party in self.amplified else torch.ones_like(loss)
-        return gradients, factor.detach(), loss.detach(), {**aggregator_notes(exchange)}
+        loss = loss.detach()
+        amplifies = event.party in self.amplified
+        factor = self._amplification(loss, replica) if amplifies else torch.ones_like(loss)
+        return gradients, factor.detach(), loss, {**aggregator_notes(exchange)}
 
     def collect(
         self, replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """The embeddings (B, D_m) that the active party joins, as leaves with gradients, and the parties that ran."""
-        parties = self.module.roster.parties
-        in_the_clear = self.module.aggregator.wire is None
-        computed = tuple(range(parties))
+        module = self.module
+        in_the_clear = module.aggregator.wire is None
+        everybody = tuple(range(module.roster.parties))
+        computed = everybody
         if in_the_clear:  # only embeddings that are read are computed
             computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))
         with torch.no_grad():
-            if len(computed) < parties:
-                h = contribute_some(replica.bottoms, batch.features, computed, self.module.embedding_widths).leaves
+            if len(computed) < len(everybody):
+                h = contribute_some(replica.bottoms, batch.features, computed, module.embedding_widths).leaves
             else:
                 hidden = None if in_the_clear else batch.present
                 h = contribute(Embeddings, replica.bottoms, batch.features, hidden).leaves
-        if self.module.missing.stand_in is not None:
-            h = self._fill(self.module.missing.stand_in, h, batch, event, plan)
+        stand_in = module.missing.stand_in
+        if stand_in is not None:
+            h = self._fill(stand_in, h, batch, event, plan)
         return tuple(x.detach().requires_grad_() for x in h), computed
 
     def _fill(
@@ -129,19 +144,23 @@ class Ends:
         """Replace missing embeddings by the policy; late ones are stored for use from the time of their arrival."""
         self.memory.receive(event.party, event.start)
         for party, after in plan.late.items():
-            self.memory.send(event.party, Late(event.start + after, party, batch.record_ids, h[party].detach()))
+            arrival = event.start + after
+            self.memory.send(event.party, Late(arrival, party, batch.record_ids, h[party].detach()))
         roll = plan.roll
+        senders = roll.included_parties
         names = RoundNames(self.module.seed, Stage.FIT, event.number)
         view = ServerView(names, self.module.roster, joint_rows(batch), roll, self.module.embedding_widths)
-        arrived = tuple(h[m] for m in roll.included_parties)
-        filled = filled_in(stand_in, Message("embeddings", "server", roll.included_parties, arrived), view)
+        arrived = Message(EMBEDDINGS, "server", senders, tuple(h[party] for party in senders))
+        filled = filled_in(stand_in, arrived, view)
         pieces = dict(zip(filled.senders, filled.pieces, strict=True))
         return tuple(pieces[m] if m in pieces else torch.zeros_like(own) for m, own in enumerate(h))
 
     def _amplification(self, loss: Tensor, replica: Replica) -> Tensor:
         """The factor c = max(1, q F^(q-1)), with the parameters that computed the embeddings."""
+        # F = mean loss + λ Σ r(θ_m); a slow party minimises F^q, whose slope by F is q F^(q-1)
         objective = loss + self.decay * half_squares(replica.bottom_parameters)
-        return (self.q * objective.clamp(min=0.0) ** (self.q - 1)).clamp(min=1.0)
+        slope = self.q * objective.clamp(min=0.0) ** (self.q - 1)
+        return slope.clamp(min=1.0)
 
     def tell(
         self, tap: Tap, party: int, ids: Tensor, names: RoundNames, plan: EventPlan, message: EventMessage
@@ -152,17 +171,18 @@ class Ends:
         tell = partial(tap.sent, ids=ids, at=party)
         if module.aggregator.opening is None:
             tell(Message(IDS, "peers", (party,), (ids.expand(module.roster.parties, -1),), round=names))
-        if party in self.amplified:
+        if party in self.amplified:  # Algorithm 1, lines 8 to 10
             bottoms = self.memory.replicas.of[party].bottoms.parties
-            senders = tuple(m for m in range(module.roster.parties) if m != party)
-            sums = tuple(half_squares(list(bottoms[m].parameters())).detach().reshape(1) for m in senders)
+            senders = tuple(other for other in range(module.roster.parties) if other != party)
+            of_senders = (list(bottoms[sender].parameters()) for sender in senders)
+            sums = tuple(half_squares(parameters).detach().reshape(1) for parameters in of_senders)
             tell(Message("regularisers", "server", senders, sums, round=names))
             factors = (message.amplification.reshape(1),) * len(learning)
             tell(Message(GRADIENTS, "parties", (), factors, receivers=learning, round=names))
-        top = message.gradients[len(learning) :]
-        if top:  # the collaborator steps
-            gradient = torch.cat([g.flatten() for g in top])
-            tap.sent(Message("top gradients", "server", (party,), (gradient,), round=names), ids)
+        of_top = message.gradients[len(learning) :]
+        if of_top:  # the collaborator steps
+            flat = torch.cat([gradient.flatten() for gradient in of_top])
+            tap.sent(Message("top gradients", "server", (party,), (flat,), round=names), ids)
 
 
 def trained(replica: Replica) -> list[Tensor]:
