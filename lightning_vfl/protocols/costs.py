@@ -7,6 +7,7 @@ import torch
 
 from lightning_vfl.aggregators.base import FLOAT_BITS
 from lightning_vfl.aggregators.clear import shared_bottoms_of
+from lightning_vfl.aggregators.messages import UPDATES
 from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS, GRADIENTS, HalvedTop
 from lightning_vfl.rounds.plan import RoundCosts
@@ -46,9 +47,11 @@ class Costs:
         legs = (*self.legs(coded), *module.more_legs(rows))
         downlink = module.wire.downlink(rows, module.embedding_widths, module.roster)
         bottoms, top = self.work
-        if (update := module.local_update) is not None:
-            more = [update.flops(party, work) for party, work in enumerate(bottoms)]
-            bottoms = [work._replace(backward=work.backward + flops) for work, flops in zip(bottoms, more, strict=True)]
+        update = module.local_update
+        if update is not None:
+            bottoms = [
+                work._replace(backward=work.backward + update.flops(party, work)) for party, work in enumerate(bottoms)
+            ]
         return RoundCosts.of(legs, downlink, rows, bottoms, top, module.clock, self.updates(), self.cut(rows))
 
     def start_over(self) -> None:
@@ -59,8 +62,9 @@ class Costs:
         """The legs of a round of evaluation, and those that cross the cut of a top in it; arguments of ``of_round``."""
         key = rows, coded, stage
         if key not in self._evaluations:
+            there = self.cut(rows)[:1]  # no gradient comes back
             legs = tuple(leg.of_stage(stage) for leg in self.legs(coded))
-            self._evaluations[key] = legs, tuple(leg.of_stage(stage) for leg in self.cut(rows)[:1])
+            self._evaluations[key] = legs, tuple(leg.of_stage(stage) for leg in there)
         return self._evaluations[key]
 
     def cut(self, rows: int) -> tuple[Leg, ...]:
@@ -69,13 +73,14 @@ class Costs:
         roster = self.module.roster
         if width is None or roster.active is None:
             return ()
-        work = self._active_work or work_of(self.module.top.active, (width,), input_gradient=True)
-        self._active_work = work
+        if self._active_work is None:
+            self._active_work = work_of(self.module.top.active, (width,), input_gradient=True)
         here = torch.arange(roster.parties) == roster.active
         elements = here * (rows * width)
-        flops = here.double() * ((work.forward + work.backward) * rows)
+        flops = here.double() * (sum(self._active_work) * rows)
         there = Leg(ACTIVATIONS, "parties", elements, FLOAT_BITS)
-        return there, Leg(GRADIENTS, "server", elements, FLOAT_BITS, flops)
+        back = Leg(GRADIENTS, "server", elements, FLOAT_BITS, flops)
+        return there, back
 
     def legs(self, rows: int) -> tuple[Leg, ...]:
         """The aggregator's legs in a round of ``rows`` (coded) rows."""
@@ -97,13 +102,16 @@ class Costs:
 
     def updates(self) -> tuple[Leg, ...]:
         """The model updates of groups that share a bottom, and the bottoms that the server returns."""
-        groups = self.module.roster.shared
+        module = self.module
+        groups = module.roster.shared
         if not groups:
             return ()
-        sizes = [sum(p.numel() for p in bottom.parameters()) for bottom in self.module.bottoms.parties]
-        elements = torch.tensor(sizes) * mask_of([m for group in groups for m in group], len(sizes))
-        up = Leg("model updates", "server", elements, shared_bottoms_of(self.module.aggregator).bits)
-        return up, Leg("shared bottoms", "parties", elements, FLOAT_BITS)
+        sizes = [sum(parameter.numel() for parameter in bottom.parameters()) for bottom in module.bottoms.parties]
+        members = [party for group in groups for party in group]
+        elements = torch.tensor(sizes) * mask_of(members, len(sizes))
+        up = Leg(UPDATES, "server", elements, shared_bottoms_of(module.aggregator).bits)
+        down = Leg("shared bottoms", "parties", elements, FLOAT_BITS)
+        return up, down
 
     @cached_property
     def basis_widths(self) -> Widths:

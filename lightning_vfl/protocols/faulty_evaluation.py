@@ -36,16 +36,14 @@ def plan_evaluation(
     module: MessageRounds, costs: RoundCosts, batch: VerticalBatch, names: RoundNames, faults: Faults
 ) -> RoundPlan:
     """The plan of an evaluation round: the forward half of a training round, at requests 2·round and 2·round + 1."""
-    held = torch.ones(module.roster.parties, dtype=torch.bool)
+    roster = module.roster
+    held = torch.ones(roster.parties, dtype=torch.bool)
     if batch.present is not None and not module.wire.traits.everybody_called:
         held = batch.present.any(0).cpu()
-    return module.plan(
-        costs,
-        held,
-        faults.at(2 * names.round, module.roster),
-        replace(faults.at(2 * names.round + 1, module.roster), receives=torch.ones_like(held)),
-        policy=policy_of(module),
-    )
+    forward = faults.at(2 * names.round, roster)
+    backward = faults.at(2 * names.round + 1, roster)
+    backward = replace(backward, receives=torch.ones_like(held))  # nobody waits for an answer
+    return module.plan(costs, held, forward, backward, policy=policy_of(module))
 
 
 def forward_costs(module: MessageRounds, batch: VerticalBatch, names: RoundNames) -> RoundCosts:
@@ -67,19 +65,21 @@ def faulty_output(
     costs = forward_costs(module, batch, names)
     plan = plan_evaluation(module, costs, batch, names, faults)
     roll = plan.roll
+    # books and privacy account, before anything is sent
     if plan.reached:
         module.clock.advance(module.enter_opening(joint_rows(batch).total, names, roll.called))
     module.books.enter(plan, costs)
     module.clock.advance(plan.seconds)
     if module.protected_evaluation:
         charge_evaluation(module, roll, plan.sent[0], batch)
+
     parties = roll.holders(batch.record_ids, batch.present)
     if plan.skipped:
         nobody = torch.zeros_like(parties)
-        shape = module.output_in_the_clear(batch, Roll.everyone(module.roster.parties))
-        return torch.full_like(shape, nan), Attendance(nobody, module.answers(nobody))
+        like = module.output_in_the_clear(batch, Roll.everyone(module.roster.parties))
+        return torch.full_like(like, nan), Attendance(nobody, module.answers(nobody))
     if module.protected_evaluation:
-        output = module.run_round(batch, names, roll, policy_of(module))[0]
+        output, _ = module.run_round(batch, names, roll, policy_of(module))
     else:
         embeddings = module.bottoms(batch.features)
         h = tuple(x if roll.included[m] else torch.zeros_like(x) for m, x in enumerate(embeddings))

@@ -58,12 +58,15 @@ class LaserVFL(HeadsVFL):
     def loss_of(self, party: int, h: tuple[Tensor, ...], batch: VerticalBatch, present: Tensor) -> Tensor:
         """The loss of a party's head on the embeddings (B, D_m) that it has got; ``present``: of all ``subsets``."""
         parties = self.roster.parties
-        own = present[party].reshape(-1, parties)
         everybody = Roll.everyone(parties)
-        z = self.joined(tuple(x.repeat(parties, 1) for x in h), everybody, own)
-        wide = repeated(batch, parties, own, None if batch.weights is None else batch.weights.repeat(parties))
-        weights = head_weights(everybody.holders(h[0], batch.present))[party].reshape(-1)
-        return weighted_loss(self, self.head_of(party, z), wide, weights) * parties
+        own = present[party].reshape(-1, parties)  # (M B, M): the batch once for each size
+        copies = tuple(x.repeat(parties, 1) for x in h)
+        aggregate = self.joined(copies, everybody, own)
+        sample_weights = None if batch.weights is None else batch.weights.repeat(parties)
+        wide = repeated(batch, parties, own, sample_weights)
+        there = everybody.holders(h[0], batch.present)
+        weights = head_weights(there)[party].reshape(-1)
+        return weighted_loss(self, self.head_of(party, aggregate), wide, weights) * parties  # the sum over sizes
 
     def inputs(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> tuple[Tensor, ...]:
         return (self.joined(h, roll, present),) * self.roster.parties
@@ -72,13 +75,15 @@ class LaserVFL(HeadsVFL):
         """(M, M, B, M) bool: for each head and size, a subset of the record's holders with the head's party in it."""
         parties = self.roster.parties
         device = batch.record_ids.device
-        there = Roll.everyone(parties).holders(batch.record_ids, batch.present)
-        rows = joint_rows(batch)
-        lots = draws(names, rows, parties**3, "laser").to(device).view(-1, parties, parties, parties)
+        there = Roll.everyone(parties).holders(batch.record_ids, batch.present)[:, None, None]
+        lots = draws(names, joint_rows(batch), parties**3, "laser").to(device)
+        lots = lots.view(-1, parties, parties, parties)  # (record, head, size, member)
         own = torch.eye(parties, dtype=torch.bool, device=device).view(1, parties, 1, parties)
-        lots = lots.masked_fill(own, -1.0).masked_fill(~there[:, None, None], 2.0)
+        lots = lots.masked_fill(own, -1.0)  # the head's party comes first
+        lots = lots.masked_fill(~there, 2.0)  # and who does not hold the record last
+        place = lots.argsort(3).argsort(3)
         size = torch.arange(1, parties + 1, device=device).view(1, 1, parties, 1)
-        drawn = (lots.argsort(3).argsort(3) < size) & there[:, None, None]
+        drawn = (place < size) & there
         return drawn.permute(1, 2, 0, 3)
 
     def training_legs(self, rows: int) -> list[Leg]:
@@ -93,11 +98,11 @@ class LaserVFL(HeadsVFL):
     def seconds(self, rows: int) -> float:
         costs = self.costs.of_round(rows)
         parties = self.roster.parties
-        head = self.costs.work[1]
-        heads = torch.full((parties,), (head.forward + head.backward) * rows * parties, dtype=torch.float64)
+        _, head = self.costs.work
+        of_copies = sum(head) * rows * parties  # the head runs once for each size
+        heads = self.clock.computing(torch.full((parties,), of_copies, dtype=torch.float64))
         sending = sum(float(self.clock.transfer(leg).max()) for leg in self.training_legs(rows))
-        work = costs.forward.max() + costs.backward.max() + self.clock.computing(heads).max()
-        return sending + float(work)
+        return sending + float(costs.forward.max() + costs.backward.max() + heads.max())
 
 
 def head_weights(there: Tensor) -> Tensor:
@@ -105,7 +110,8 @@ def head_weights(there: Tensor) -> Tensor:
 
     ``there`` (B, M) bool are the holders, n of them.
     """
-    of_size = table_of_sizes(there.shape[1], _weight_of_head).to(there.device)[there.sum(1)].T  # (size, B)
+    table = table_of_sizes(there.shape[1], _weight_of_head).to(there.device)
+    of_size = table[there.sum(1)].T  # (size, B)
     return of_size.unsqueeze(0) * there.T.unsqueeze(1)
 
 

@@ -34,11 +34,13 @@ def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, each_size: EachS
         each_size: ``one`` or ``disjoint``.
     """
     records, parties = there.shape
-    lots = draws(names, rows, parties * parties, "tasks").to(there.device).view(records, parties, parties)
+    device = there.device
+    lots = draws(names, rows, parties * parties, "tasks").to(device).view(records, parties, parties)
     lots = lots.masked_fill(~there.unsqueeze(1), 2.0)  # (B, size, M): absent parties come last
     order = lots.argsort(2)
-    place = torch.empty_like(order).scatter_(2, order, torch.arange(parties, device=order.device).expand_as(order))
-    sizes, blocks = (x.to(there.device).unsqueeze(1) for x in _slots(parties, each_size))
+    places = torch.arange(parties, device=device).expand_as(order)
+    place = torch.empty_like(order).scatter_(2, order, places)  # of each party in the order
+    sizes, blocks = (slot.to(device).unsqueeze(1) for slot in _slots(parties, each_size))
     enough = there.sum(1).view(records, 1, 1) >= sizes * (blocks + 1)
     if each_size == "one":
         drawn = place < sizes
@@ -78,8 +80,9 @@ def _slots(parties: int, each_size: EachSize) -> tuple[Tensor, Tensor]:
 @cache
 def _subsets_by_size(parties: int) -> Tensor:
     """(2^M - 1, M) bool, all subsets that are not empty, by size."""
-    subsets = [one for k in range(1, parties + 1) for one in combinations(range(parties), k)]
-    return torch.tensor([[m in one for m in range(parties)] for one in subsets])
+    everybody = range(parties)
+    subsets = [members for size in range(1, parties + 1) for members in combinations(everybody, size)]
+    return torch.tensor([[party in members for party in everybody] for members in subsets])
 
 
 def _subsets_of_size(holders: int, size: int, each_size: EachSize) -> int:
@@ -93,13 +96,16 @@ def _subsets_of_size(holders: int, size: int, each_size: EachSize) -> int:
 def _weights_of_copies(parties: int, weights: TaskWeights, each_size: EachSize) -> Tensor:
     """(M+1, K) float32, in row n the weights of the K copies of a record with n holders, times K."""
     sizes, blocks = _slots(parties, each_size)
-    table = torch.zeros(parties + 1, len(sizes))
+    slots = list(zip(sizes.tolist(), blocks.tolist(), strict=True))
+    table = torch.zeros(parties + 1, len(slots))
     for n in range(1, parties + 1):
-        for copy, (k, block) in enumerate(zip(sizes.tolist(), blocks.tolist(), strict=True)):
-            alike = _subsets_of_size(n, k, each_size)
-            if k <= n and (block < alike or each_size == "all"):
-                share = comb(n, k) / ((1 << n) - 1) if weights == "tasks" else 1 / n
-                table[n, copy] = len(sizes) * (share / alike)
+        for copy, (size, block) in enumerate(slots):
+            alike = _subsets_of_size(n, size, each_size)
+            if size > n or (block >= alike and each_size != "all"):
+                continue  # a record with n holders has no such subset
+            # of all subsets of one size together: C(n, k) of 2^n - 1 tasks, or one size of n
+            share = comb(n, size) / (2**n - 1) if weights == "tasks" else 1 / n
+            table[n, copy] = len(slots) * (share / alike)
     return table
 
 

@@ -37,22 +37,27 @@ class DataShares(Setup):
         return arrangement(self.coding.code(parties).blocks, records, seed, stage)
 
     def legs(self, records: int, basis: Widths, roster: Roster) -> tuple[Leg, ...]:
-        m = roster.parties
-        blocks = self.coding.blocks_for(m)
-        elements = -(-records // blocks) * torch.tensor(basis)
-        flops = 2.0 * m * (blocks + self.coding.privacy) * elements.double()
-        return (Leg(DATA, "peers", (m - 1) * elements, self.coding.field.wire_bits, flops, gate=Gate.ALL),)
+        parties = roster.parties
+        blocks = self.coding.blocks_for(parties)
+        coded_rows = -(-records // blocks)
+        elements = coded_rows * torch.tensor(basis)  # of one share
+        # an element of a share is the sum of K + T products, for each of M holders
+        flops = 2.0 * parties * (blocks + self.coding.privacy) * elements.double()
+        to_peers = (parties - 1) * elements
+        return (Leg(DATA, "peers", to_peers, self.coding.field.wire_bits, flops, gate=Gate.ALL),)
 
     def propose(self, records: PartyRecords, party: int, weight: Tensor, roster: Roster) -> Mapping[str, int]:
         """The most scale bits at which the party's own part of a sum cannot wrap around."""
         field = self.coding.field
-        codec = FixedPoint(field, self.scale.l_x, 0)
+        l_x = self.scale.l_x
+        codec = FixedPoint(field, l_x, 0)
         headroom = self.scale.headroom if self.scale.given == "auto" else 1.0
-        expected = weight.abs().clamp(min=len(weight) ** -0.5 / 4)  # weights that begin as zeros do not stay zeros
+        least = len(weight) ** -0.5 / 4  # weights that begin as zeros do not stay zeros
+        expected = weight.abs().clamp(min=least)
         bits = []
         for ids in torch.split(torch.arange(len(records)), QUANTISED_AT_ONCE):
-            x = codec.quantise_data(records.basis(party, ids))
-            bits.append(auto_weight_bits(field, self.scale.l_x, x, expected, roster.parties, headroom))
+            data = codec.quantise_data(records.basis(party, ids))
+            bits.append(auto_weight_bits(field, l_x, data, expected, roster.parties, headroom))
         return {"l_w": min(bits)}
 
     def settle(self, proposals: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
@@ -70,34 +75,40 @@ class DataShares(Setup):
     def empty_memory(self, records: int, basis: Widths, view: PartyView) -> Shares | None:
         if self.equivalent:
             return None
-        m = view.roster.parties
-        blocks = self.arrangement(records, m, view.names.seed, view.names.stage)
+        parties = view.roster.parties
+        blocks = self.arrangement(records, parties, view.names.seed, view.names.stage)
         word = torch.int32 if self.coding.field.modulus <= 2**31 else torch.int64
         table = torch.empty((len(view.parties), blocks.rows, sum(basis)), dtype=word)
-        return Shares(view.parties, blocks, basis, table, dict.fromkeys(range(m), 0))
+        nothing = dict.fromkeys(range(parties), 0)
+        return Shares(view.parties, blocks, basis, table, nothing)
 
     def offer(self, records: PartyRecords, memory: Shares | None, view: PartyView) -> Iterator[Message]:
         if memory is None:
             return
-        m = view.roster.parties
+        parties = view.roster.parties
+        blocks = memory.blocks
+        code = self.coding.code(parties)
         for party in view.parties:
-            step = max(1, SHARED_AT_ONCE // (m * memory.widths[party]))
-            for start in range(0, memory.blocks.rows, step):
-                ids = memory.blocks.at(start, min(start + step, memory.blocks.rows))  # (rows, K)
+            at_once = max(1, SHARED_AT_ONCE // (parties * memory.widths[party]))  # coded rows
+            for start in range(0, blocks.rows, at_once):
+                ids = blocks.at(start, min(start + at_once, blocks.rows))  # (rows, K)
                 secrets = self._elements(records, party, ids)
-                rows, width = secrets.shape[1:]
+                _, rows, width = secrets.shape
                 masks = self.coding.masks(view.names, f"data {start}", [party], [rows], self.coding.privacy, width)
-                shares = self.coding.code(m).share(secrets, masks.to(secrets.device))
+                # equation (2): F(β_k) = block k, F(β_(K+t)) = mask t, and holder j gets F(α_j)
+                shares = code.share(secrets, masks.to(secrets.device))
                 yield Message(DATA, "peers", (party,), (shares,), round=view.names)
 
     def _elements(self, records: PartyRecords, party: int, ids: Tensor) -> Tensor:
         """(K, rows, W), a party's records of coded rows with these ids (rows, K); zeros for ``PADDING``."""
+        field = self.coding.field
         padded = ids == PADDING
-        basis = records.basis(party, ids.masked_fill(padded, 0).flatten())
-        x = FixedPoint(self.coding.field, self.scale.l_x, 0).quantise_data(basis).view(*ids.shape, basis.shape[1])
+        some = ids.masked_fill(padded, 0)  # any record stands for padding, until its numbers are set to zero
+        basis = records.basis(party, some.flatten())
+        data = FixedPoint(field, self.scale.l_x, 0).quantise_data(basis).view(*ids.shape, basis.shape[1])
         if padded.any():
-            x[padded.to(x.device)] = 0
-        return self.coding.field.embed(x).transpose(0, 1)
+            data[padded.to(data.device)] = 0
+        return field.embed(data).transpose(0, 1)
 
     def accept(self, memory: Shares, message: Message, view: PartyView) -> Shares:
         check_data_shares(message, memory, SHARED_AT_ONCE, self.coding.field, view)
