@@ -173,7 +173,7 @@ class SharingParty(PartySide):
         shares = received_by(view.parties, received)
         senders = len(received.senders)
         each = shares.view(len(shares), senders, shares.shape[1] // senders, shares.shape[2])
-        sums = blamed(received, self.codec.field.modulus, lambda: self.codec.field.totals(each))
+        sums = blamed(received, self.codec.field.modulus, self.codec.field.totals, each)
         return Message(SUMS, "server", view.parties, sums.unbind(0), round=view.names)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import isfinite
 from statistics import mode
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.types import RoundNames
 from lightning_vfl.wire import Message, PartyView
 
+P = ParamSpec("P")
 T = TypeVar("T")
 GRADIENTS = "gradients"  # kinds of messages that several aggregators send
 UPDATES = "model updates"
@@ -206,7 +207,7 @@ def width_of(message: Message) -> int:
     return common([piece.shape[-1] for piece in message.pieces if isinstance(piece, Tensor) and piece.dim()]) or 0
 
 
-def blamed(message: Message, modulus: int, work: Callable[[], T]) -> T:
+def blamed(message: Message, modulus: int, work: Callable[P, T], *arguments: P.args, **settings: P.kwargs) -> T:
     """The result of ``work``; if it refuses a number of the message, the error names the party that sent the number.
 
     So numbers are checked where the arithmetic checks them anyway.
@@ -215,7 +216,7 @@ def blamed(message: Message, modulus: int, work: Callable[[], T]) -> T:
         MalformedMessage: naming the party.
     """
     try:
-        return work()
+        return work(*arguments, **settings)
     except ConfigurationError:
         refuse_outside(message.pieces, message.senders, message.kind, modulus)
         raise
@@ -236,8 +237,8 @@ def _front(message: Message, holders: Sequence[int], parties: int) -> tuple[int,
     if message.receivers is None:
         return (parties,)
     receivers = message.receivers
-    strangers = [m for m in receivers if not 0 <= m < parties]
-    if strangers or len({*receivers}) != len(receivers) or not {*holders} <= {*receivers}:
+    once = {*receivers}
+    if len(once) != len(receivers) or not {*holders} <= once <= {*range(parties)}:
         raise MalformedMessage(
             f"'{message.kind}' of {_parties(message.senders)} is for receivers {list(receivers)}, but "
             f"{_parties(holders)} read it here"

@@ -7,7 +7,7 @@ formulas in torch operations, in place.
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -65,17 +65,18 @@ def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
     right = balanced(p, t).bits
     limbs_beside = b.flatten(-2)  # (*, k, t n)
     rows = max(1, BUFFER // (prod(batch) * s * t * n))
-    partial = a.new_empty(0, 0)
+    products = a.new_empty(0, 0)
     fold = _fold_fused if total.is_cpu else _fold_torch
     for top in range(0, m, rows):
         height = min(rows, m - top)
-        if partial.shape[-2] != s * height:  # one for all chunks: the page faults of new ones cost a tenth of a product
-            partial = a.new_empty(*batch, s * height, t * n)
+        # one for all chunks: the page faults of new ones cost a tenth of a product
+        if products.shape[-2] != s * height:
+            products = a.new_empty(*batch, s * height, t * n)
         limbs_below = a[..., top : top + height, :].flatten(-3, -2)  # (*, s height, k)
         for start in range(0, terms, how.chunk):
             chunk = slice(start, start + how.chunk)
-            torch.matmul(limbs_below[..., chunk], limbs_beside[..., chunk, :], out=partial)
-            by_limbs = partial.view(-1, s, height, t, n)
+            torch.matmul(limbs_below[..., chunk], limbs_beside[..., chunk, :], out=products)
+            by_limbs = products.view(-1, s, height, t, n)
             fold(by_limbs, total.view(-1, m, n), left, right, p, top, start == 0)
 
 
@@ -90,7 +91,7 @@ def short(a: Tensor, b: Tensor, p: int, batch: tuple[int, ...]) -> tuple[Tensor,
     left = a.expand(*batch, m, k).reshape(-1, m, k).contiguous().numpy()
     right = b.expand(*batch, k, n).reshape(-1, k, n).contiguous().numpy()
     result = out.view(-1, m, n).numpy()
-    pieces = _spread(n, out.numel(), lambda begin, end: kernels.short(left, right, result, p, begin, end))
+    pieces = _spread(n, out.numel(), partial(kernels.short, left, right, result, p))
     return out, all(pieces)
 
 
@@ -157,7 +158,7 @@ def _split_fused(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
     target = out.numpy()
     outer, inner = source.shape
     if outer == 1:  # a single left operand is one long row
-        return all(_spread(inner, inner, lambda i, j: kernels.split(source, target, p, bits, 0, 1, i, j)))
+        return all(_spread(inner, inner, partial(kernels.split, source, target, p, bits, 0, 1)))
     return all(_spread(outer, x.numel(), lambda i, j: kernels.split(source, target, p, bits, i, j, 0, inner)))
 
 
@@ -175,14 +176,14 @@ def _split_torch(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
     return bool((low >= 0) & (high < p))
 
 
-# Add Σ_st 2^(left·s + right·t) · partial_st to rows of ``total``, modulo p.
-# Shapes: partial (b, s, h, t, n), contiguous; total (b, m, n), of which rows top to top + h are added to.
+# Add Σ_st 2^(left·s + right·t) · products_st to rows of ``total``, modulo p.
+# Shapes: products (b, s, h, t, n), contiguous; total (b, m, n), of which rows top to top + h are added to.
 
 
-def _fold_fused(partial: Tensor, total: Tensor, left: int, right: int, p: int, top: int, first: bool) -> None:
+def _fold_fused(products: Tensor, total: Tensor, left: int, right: int, p: int, top: int, first: bool) -> None:
     from lightning_vfl.field import kernels
 
-    x = partial.numpy()
+    x = products.numpy()
     sums = total.numpy()
     b, s, height = x.shape[:3]
 
@@ -192,17 +193,17 @@ def _fold_fused(partial: Tensor, total: Tensor, left: int, right: int, p: int, t
         else:
             kernels.fold(x, sums, left if s == 2 else right, p, top, first, begin, end)
 
-    _spread(b * height, partial.numel(), piece)
+    _spread(b * height, products.numel(), piece)
 
 
-def _fold_torch(partial: Tensor, total: Tensor, left: int, right: int, p: int, top: int, first: bool) -> None:
-    sums = total[:, top : top + partial.shape[2]]
+def _fold_torch(products: Tensor, total: Tensor, left: int, right: int, p: int, top: int, first: bool) -> None:
+    sums = total[:, top : top + products.shape[2]]
     bits = p.bit_length()
     if first:
         sums.zero_()
-    for i in range(partial.shape[1]):
-        for j in range(partial.shape[3]):
-            x = partial[:, i, :, j].to(torch.int64).remainder_(p)
+    for i in range(products.shape[1]):
+        for j in range(products.shape[3]):
+            x = products[:, i, :, j].to(torch.int64).remainder_(p)
             shift = (left * i + right * j) % bits
             if p >= 2**31:  # 2^61 - 1, where a power of two is a rotation
                 carry = x >> (bits - shift)

@@ -190,11 +190,11 @@ class ProductParty(PartySide):
             table = torch.cat(columns, dim=2)
             rows = torch.arange(len(rows))
         # Σ_m F_m(α_j)[B] · G_m(α_j): the sum over the parties is one over the columns that stand side by side
-        products = blamed(received, field.modulus, lambda: field.rows_times(table, tables, rows, weights))
+        products = blamed(received, field.modulus, field.rows_times, table, tables, rows, weights)
         hiding = received.alongside
         if hiding is not None:
             zeros = received_by(holders, hiding).view(len(holders), len(hiding.senders), *products.shape[1:])
-            total = blamed(hiding, field.modulus, lambda: field.totals(zeros))
+            total = blamed(hiding, field.modulus, field.totals, zeros)
             products = field.add(products, total)
         return Message(PRODUCTS, "server", holders, products.unbind(0), round=view.names)
 
@@ -224,7 +224,7 @@ class ProductServer(MeanServer):
             needed = code.threshold(DEGREE)
             refuse_outside(message.pieces[needed:], senders[needed:], PRODUCTS, field.modulus)
             results = torch.stack(message.pieces[:needed])
-            sums = blamed(message, field.modulus, lambda: code.decode(results, senders[:needed], DEGREE))
+            sums = blamed(message, field.modulus, code.decode, results, senders[:needed], DEGREE)
         _, block = blocks.place(view.rows.ids)
         wanted = sums[block, within]  # (B, D), out of (K, coded rows, D)
         codec = self.scale.codec(field, view.agreed)
