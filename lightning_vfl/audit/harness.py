@@ -110,20 +110,25 @@ def _finding(
         verdict = "within the accountant's ε" if score.success <= claimed else "ABOVE the accountant's ε"
     numbers = score.measure, score.success, score.low, score.high, score.chance, without, claimed
     finding = Finding(label(attack, case.truth.names), attacker, saw, *numbers, verdict)
-    p = None if score.p is None or isnan(score.success) else score.p(finding.known_anyway + MARGIN)
-    of_labels = score.measure.startswith("AUC") and attack.target in LABELS
-    return replace(finding, p=p, allowed=case.allowed_area() if of_labels else None)
+    if score.p is not None and not isnan(score.success):
+        finding = replace(finding, p=score.p(finding.known_anyway + MARGIN))
+    if score.measure.startswith("AUC") and attack.target in LABELS:
+        finding = replace(finding, allowed=case.allowed_area())
+    return finding
 
 
 def _pictures(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> tuple[Tensor, Tensor] | None:
     """Guesses and truth of features, of a few records."""
     if attack.target != Target.FEATURES:
         return None
-    some = (~torch.isin(guesses.ids, known)).nonzero().flatten()[:400]
+    unknown = ~torch.isin(guesses.ids, known)
+    some = unknown.nonzero().flatten()[:400]
     values = guesses.values[some]
     truth = case.truth.features(attack.party)[guesses.ids[some]]
     shape = case.truth.shape(attack.party)
-    return (values, truth) if len(shape) < 2 else (values.view(-1, *shape), truth.view(-1, *shape))
+    if len(shape) < 2:
+        return values, truth
+    return values.view(-1, *shape), truth.view(-1, *shape)
 
 
 # ---- the side knowledge that a case gives to an attack
@@ -152,8 +157,8 @@ def known_records(case: Case, needs: Needs) -> Tensor:
         ConfigurationError: for more records than there are.
     """
     truth = case.truth
-    order = np.random.Generator(stream(case.module.seed, "audit", "known")).permutation(truth.records)
-    drawn = torch.from_numpy(order)
+    generator = np.random.Generator(stream(case.module.seed, "audit", "known"))
+    drawn = torch.from_numpy(generator.permutation(truth.records))
     if needs.records:
         within("known", needs.records, 1, truth.records - 1, whole=True, advice="some records have to be unknown")
         return drawn[: needs.records]
@@ -166,9 +171,9 @@ def known_records(case: Case, needs: Needs) -> Tensor:
     if truth.classes == 2 and needs.positives:
         classes, count = [1], needs.positives
     chosen = []
-    for c in classes:
-        members = drawn[truth.labels()[drawn] == c]
-        advice = f"some of the {len(members)} training records of class {c} have to be unknown"
+    for number in classes:
+        members = drawn[truth.labels()[drawn] == number]
+        advice = f"some of the {len(members)} training records of class {number} have to be unknown"
         within("known", count, 1, len(members) - 1, whole=True, advice=advice)
         chosen.append(members[:count])
     return torch.cat(chosen)

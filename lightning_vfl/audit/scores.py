@@ -54,7 +54,9 @@ def auc(values: Numbers, positive: Flags) -> Score:
     n, m = int(positive.sum()), int((~positive).sum())
     if not n or not m:
         return Score("AUC", nan, 0.0, 1.0, 0.5)
-    area = (float(rankdata(values)[positive].sum()) - n * (n + 1) / 2) / (n * m)
+    # Mann and Whitney's U over its largest value: the ranks of the positive records less their least possible sum
+    ranks = float(rankdata(values)[positive].sum())
+    area = (ranks - n * (n + 1) / 2) / (n * m)
     half = 1.959964 * _deviation_of_area(area, n, m)
     if area in (0.0, 1.0):  # the formula has no width here: the rule of three for the smaller class
         half = 3 / min(n, m) if min(n, m) > 3 else 1.0
@@ -160,7 +162,8 @@ def epsilon_of_trials(values: Numbers, second: Flags, delta: float) -> Score:
             continue
         best = max(thresholds, key=lambda threshold: _bound_at(threshold, choose_rare, choose_often, delta))
         bounds.append(_bound_at(best, rare_left, often_left, delta))
-        hits, false = (often_left > best).mean(), (rare_left > best).mean()
+        hits = (often_left > best).mean()
+        false = (rare_left > best).mean()
         if hits > delta and false > 0:
             estimates.append(log((hits - delta) / false))
     bound = max(bounds)

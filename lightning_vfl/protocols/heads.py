@@ -96,10 +96,9 @@ class HeadsVFL(VFLModule):
         learners = self.learning if plan is None else plan.learning
         if not learners:
             return Step(None)
-        losses = self.losses(batch, names, learners)
-        return Step(
-            torch.stack(losses).sum(), learners, withheld=[x for m, x in enumerate(self.top) if m not in learners]
-        )
+        loss = torch.stack(self.losses(batch, names, learners)).sum()
+        withheld = [head for party, head in enumerate(self.top) if party not in learners]
+        return Step(loss, learners, withheld=withheld)
 
     @property
     def learning(self) -> Collection[int]:
@@ -124,9 +123,10 @@ class HeadsVFL(VFLModule):
     def losses(self, batch: VerticalBatch, names: RoundNames, parties: Collection[int]) -> list[Tensor]:
         """The losses of these parties; by default each with its own columns alone."""
         h = self.bottoms.some(batch.features, parties)
+        everybody = Roll.everyone(self.roster.parties)
         losses = []
         for party in parties:
-            there = Roll.everyone(self.roster.parties).holders(h[party], batch.present)[:, party]
+            there = everybody.holders(h[party], batch.present)[:, party]
             losses.append(weighted_loss(self, self.head_of(party, h[party]), batch, there.float()))
         return losses
 
@@ -164,10 +164,11 @@ class HeadsVFL(VFLModule):
 
 def mean_of_holders(outputs: Tensor, there: Tensor) -> Tensor:
     """(B, O), the mean of the outputs (M, B, O) over the parties in ``there`` (B, M); zeros where there is none."""
-    shape = (*there.T.shape, *(1,) * (outputs.dim() - 2))
-    kept = torch.where(there.T.reshape(shape), outputs, outputs.new_zeros(()))
-    count = there.sum(1).clamp(min=1).view(shape[1:])
-    return kept.sum(0) / count
+    parties, rows, *of_output = outputs.shape
+    beside = [1] * len(of_output)  # so that flags broadcast over an output's numbers
+    holds = there.T.reshape(parties, rows, *beside)
+    total = outputs.where(holds, 0.0).sum(0)
+    return total / there.sum(1).clamp(min=1).view(rows, *beside)
 
 
 def weighted_loss(module: VFLModule, output: Tensor, batch: VerticalBatch, weights: Tensor) -> Tensor:

@@ -36,17 +36,21 @@ class MaskedUpdates(SharedBottoms):
 
     def tell(self, updates: Mapping[int, Tensor], view: PartyView) -> Message:
         members = tuple(sorted(updates))
-        number = next(number for number, group in enumerate(view.roster.groups) if members[0] in group)
-        group = tuple(sorted(view.roster.groups[number]))
-        stacked = torch.stack([updates[m].detach() for m in members])
+        number, group = next(
+            (number, sorted(group)) for number, group in enumerate(view.roster.groups) if members[0] in group
+        )
+        stacked = torch.stack([updates[party].detach() for party in members])
         seed, stage, round = view.names
-        # the same words for a member alone and among others
-        drawn = uniform_words((len(group), stacked.shape[1]), seed, "rounding", "updates", stage, round, number)
-        integers, share = self.codec(view.roster).to_int(stacked, drawn[[group.index(m) for m in members]])
+        # words for the whole group, so that a member rounds alike alone and among others
+        shape = len(group), stacked.shape[1]
+        of_group = uniform_words(shape, seed, "rounding", "updates", stage, round, number)
+        drawn = of_group[[group.index(party) for party in members]]
+        integers, share = self.codec(view.roster).to_int(stacked, drawn)
         note_clipped(view, "clipped_update_share", share)
         words = integers.numpy().view(WORD)
         if not self.equivalent:
-            self.layer.mask(dict(zip(members, words, strict=True)), group, "updates", number, view)
+            by_member = dict(zip(members, words, strict=True))
+            self.layer.mask(by_member, tuple(group), "updates", number, view)
         return Message(UPDATES, "server", members, torch.from_numpy(words).unbind(0), round=view.names)
 
     def join(self, message: Message, view: ServerView) -> Tensor:

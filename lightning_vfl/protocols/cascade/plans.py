@@ -111,37 +111,39 @@ class EventPlanner:
         stretch = self._stretch[party]
         costs = traffic.costs
         roster = module.roster
-        everybody = torch.ones(roster.parties, dtype=torch.bool)
-        held = everybody if held is None else held
+        nobody = torch.zeros(roster.parties, dtype=torch.bool)
+        held = ~nobody if held is None else held
         usable = partial(self._usable, party)
-        collect, deliver = module.faults.at(2 * number, roster), module.faults.at(2 * number + 1, roster)
+        collect = module.faults.at(2 * number, roster)
+        deliver = module.faults.at(2 * number + 1, roster)
         there = bool(collect.announced[party] & collect.sends[party])
         if not there:  # an absent party begins again when its period would have ended
             nothing = RoundOutcome.nothing(roster)
             round = module.plan(costs, held, nothing, nothing, usable)
             seconds = (opening + round.seconds + self._beyond(traffic, round, nothing, party)) * stretch
-            idle = replace(round, learners=~everybody, answered=~everybody, seconds=seconds)
+            idle = replace(round, learners=nobody, answered=nobody, seconds=seconds)
             return EventPlan(idle, there=False, steps=False, returns=False)
+
         forward = _at_home(collect, party)
         served = torch.ones_like(deliver.hosts)  # the active party itself serves the bottoms
         backward = replace(_at_home(deliver, party), hosts=served, delay=deliver.delay)
         round = module.plan(costs, held, forward, backward, usable)
         late = {m: stretch * (opening + moment) for m, moment in _late(costs, round, forward).items()}
-        steps = bool(deliver.hosts[0] & deliver.links[party, 0]) and not round.skipped
         more = 0.0
         if not round.skipped:
             more = costs.server * (float(collect.slowdown[party]) - 1.0)  # the active party is the round's server
             more += self._beyond(traffic, round, backward, party)
         round = replace(round, seconds=(opening + round.seconds + more) * stretch)
+
         if module.missing.memory is not None and late:
             round = replace(round, late=late)
             if not round.skipped:  # a late party learns from the gradient of its replacement
                 reached = deliver.receives & deliver.links[:, 0]
-                was_late = torch.zeros_like(reached)
+                was_late = nobody.clone()
                 was_late[list(late)] = True
                 learners = reached.where(was_late, round.learners)
-                answered = round.answered | was_late
-                round = replace(round, learners=learners, answered=answered)
+                round = replace(round, learners=learners, answered=round.answered | was_late)
+        steps = bool(deliver.hosts[0] & deliver.links[party, 0]) and not round.skipped
         return EventPlan(round, there=True, steps=steps, returns=steps and bool(deliver.receives[party]))
 
     def _beyond(self, traffic: Traffic, round: RoundPlan, backward: RoundOutcome, party: int) -> float:
@@ -175,18 +177,19 @@ class EventPlanner:
         parties = self.module.roster.parties
         alone = torch.arange(parties) == party
         ids = Leg(IDS, "peers", alone * ((parties - 1) * rows), ID_BITS, gate=Gate.ALL)
+        of_top = alone * self.top_size
         return Traffic(
-            self._costs(party, rows),
-            ids,
-            Leg("top gradients", "server", alone * self.top_size, FLOAT_BITS),
-            Leg("top", "parties", alone * self.top_size, FLOAT_BITS),
-            self._seconds_of((ids,)),
+            costs=self._costs(party, rows),
+            ids=ids,
+            top_gradients=Leg("top gradients", "server", of_top, FLOAT_BITS),
+            top=Leg("top", "parties", of_top, FLOAT_BITS),
+            asking=self._seconds_of((ids,)),
         )
 
     def _costs(self, party: int, rows: int) -> RoundCosts:
         """The costs of a faultless collection and delivery."""
         module = self.module
-        roster = self.module.roster.joined_by(party)
+        roster = module.roster.joined_by(party)
         bottoms, top = module.costs.work
         widths = module.embedding_widths
         legs = [_without(leg, party) for leg in module.wire.legs(rows, widths, (), roster)]
@@ -196,15 +199,16 @@ class EventPlanner:
             one = _without(Leg("regularisers", "server", ones, FLOAT_BITS, gate=Gate.PREVIOUS), party)
             legs.append(one)
             downlink = replace(downlink, elements=downlink.elements + one.elements)
-        again = [Work(w.forward, w.forward + w.backward) for w in bottoms]  # Algorithm 2: a new forward
-        plain = RoundCosts.of(tuple(legs), downlink, rows, again, top, module.clock)
-        home = torch.arange(roster.parties) == party
-        joining = (top.forward + top.backward) * rows + float(downlink.flops.sum())
+        again = [Work(work.forward, sum(work)) for work in bottoms]  # Algorithm 2: a new forward pass before each step
+        at_server = RoundCosts.of(tuple(legs), downlink, rows, again, top, module.clock)
+        # the active party plays the server: it joins at its own speed, and sends itself nothing
+        joining = sum(top) * rows + float(downlink.flops.sum())
+        others = torch.arange(roster.parties) != party
         return replace(
-            plain,
+            at_server,
             server=joining / float(module.clock.speeds(roster.parties)[party]),
-            sending=tuple(seconds.where(~home, 0.0) for seconds in plain.sending),
-            answering=plain.answering.where(~home, 0.0),
+            sending=tuple(seconds.where(others, 0.0) for seconds in at_server.sending),
+            answering=at_server.answering.where(others, 0.0),
         )
 
     def _opening_seconds(self, number: int, party: int, rows: int) -> float:
@@ -221,8 +225,11 @@ class EventPlanner:
     def _seconds_of(self, legs: Sequence[Leg]) -> float:
         """The seconds of legs one after the other, each as slow as its slowest sender."""
         clock = self.module.clock
-        waits = [(clock.computing(leg.flops) + clock.transfer(leg)).where(leg.elements > 0, 0.0) for leg in legs]
-        return float(sum(seconds.max() for seconds in waits))
+        total = 0.0
+        for leg in legs:
+            seconds = clock.computing(leg.flops) + clock.transfer(leg)
+            total += float(seconds.where(leg.elements > 0, 0.0).max())
+        return total
 
 
 def _late(costs: RoundCosts, round: RoundPlan, forward: RoundOutcome) -> dict[int, float]:
@@ -230,8 +237,8 @@ def _late(costs: RoundCosts, round: RoundPlan, forward: RoundOutcome) -> dict[in
     answered = round.sent[0] & forward.links[:, 0] & ~round.roll.included
     if not answered.any():
         return {}
-    encoding, sending = costs.encoding[0], costs.sending[0]
-    arrivals = (costs.forward + encoding) * forward.slowdown + injected(costs.legs[0], forward) + sending
+    computing = (costs.forward + costs.encoding[0]) * forward.slowdown
+    arrivals = computing + injected(costs.legs[0], forward) + costs.sending[0]
     return {m: float(arrivals[m]) for m in answered.nonzero().flatten().tolist()}
 
 

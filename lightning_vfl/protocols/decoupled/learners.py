@@ -51,10 +51,10 @@ class Learners:
         self.partners = PartyBank(list(map(self.partner_of, range(len(encoders)), encoders)), batch_from=2)
         if keys:  # networks of other processes have no numbers, so nothing is computed together with them
             self.bank.groups = ()
-        numbered = (team for team in self.teams if not keys or self.owners[team[0]] in keys)
-        team = next(numbered, None)
-        if team is None:
+        here = [team for team in self.teams if not keys or self.owners[team[0]] in keys]
+        if not here:
             return
+        team = here[0]
         with evaluating(self.bank), evaluating(self.partners):  # two rows must not change running statistics
             calls = partial(self.bank.together, team), partial(self.partners.together, team)
             try_objective(objective, *calls, len(team), self.shapes[team[0]], self.widths[team[0]])
@@ -100,12 +100,13 @@ class Learners:
             if not learn[list(team)].any():
                 continue
             x = inputs(team)
-            own = self.keys.get(self.owners[team[0]], seed)
+            key = self.keys.get(self.owners[team[0]], seed)
             if len(team) == 1:  # networks with random layers (dropout) run alone, so they depend on no other member
-                seed_torch(x.device, own, "networks", names.stage, names.round, self.who, team[0])
-            draws = _number_of(own, "local objective", names.stage, names.round, self.who)
-            networks = partial(self.bank.together, team), partial(self.partners.together, team)
-            yield team, *self.objective.losses(*networks, x, weights(team), partial(_generator, x.device, draws))
+                seed_torch(x.device, key, "networks", names.stage, names.round, self.who, team[0])
+            draws = _number_of(key, "local objective", names.stage, names.round, self.who)
+            encode = partial(self.bank.together, team)
+            beside = partial(self.partners.together, team)
+            yield team, *self.objective.losses(encode, beside, x, weights(team), partial(_generator, x.device, draws))
 
     def networks_of(self, members: Tensor) -> list[nn.Module]:
         """The networks of the ``members``, bool by member."""
@@ -114,12 +115,13 @@ class Learners:
 
     def flops(self) -> Tensor:
         """FLOPs of an iteration with one record, forward and backward pass, float64 by member."""
-        members = zip(self.bank.parties, self.partners.parties, self.shapes, self.widths, strict=True)
-        single = [
-            float(sum(work_of(encoder, shape, input_gradient=False)) + sum(work_of(beside, (width,), True)))
-            for encoder, beside, shape, width in members
-        ]
-        return torch.tensor([flops * self.objective.passes for flops in single], dtype=torch.float64)
+        networks = zip(self.bank.parties, self.partners.parties, strict=True)
+        flops = []
+        for (encoder, partner), shape, width in zip(networks, self.shapes, self.widths, strict=True):
+            encoding = sum(work_of(encoder, shape, input_gradient=False))
+            beside = sum(work_of(partner, (width,), input_gradient=True))
+            flops.append((encoding + beside) * self.objective.passes)
+        return torch.tensor(flops, dtype=torch.float64)
 
 
 def guest_losses(
@@ -137,16 +139,14 @@ def guest_losses(
             return own, list(h.unbind(0))
         losses.update(zip(team, own.unbind(0), strict=True))
         embeddings.update(zip(team, h.unbind(0), strict=True))
-    rows = features[0].shape[0]
+    rows = len(features[0])
     device = features[0].device
-    nothing = next(iter(losses.values())).detach() * 0 if losses else torch.zeros((), device=device)
-    return (
-        torch.stack([losses.get(m, nothing) for m in range(len(alive))]),
-        [
-            embeddings[m] if m in embeddings else torch.zeros(rows, w, device=device)
-            for m, w in enumerate(guests.widths)
-        ],
-    )
+    no_loss = next(iter(losses.values())).detach() * 0 if losses else torch.zeros((), device=device)
+    of_guests = torch.stack([losses.get(guest, no_loss) for guest in range(len(alive))])
+    for guest, width in enumerate(guests.widths):
+        if guest not in embeddings:
+            embeddings[guest] = torch.zeros(rows, width, device=device)
+    return of_guests, [embeddings[guest] for guest in range(len(alive))]
 
 
 def host_losses(

@@ -33,12 +33,13 @@ def send_updates(module: SplitModel, groups: Sequence[Group], exchange: Exchange
 def _taken(module: SplitModel, group: Group) -> Gradients:
     """The gradients of a group's parties, which are taken away from their bottoms."""
     gradients = {}
-    for m in group:
-        own = list(module.bottoms.parties[m].parameters())
-        flat = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in own]
-        gradients[m] = torch.cat(flat) if flat else torch.empty(0)
-        for p in own:
-            p.grad = None
+    for party in group:
+        flat = []
+        for parameter in module.bottoms.parties[party].parameters():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            flat.append(gradient.flatten())
+            parameter.grad = None
+        gradients[party] = torch.cat(flat) if flat else torch.empty(0)
     return gradients
 
 
@@ -48,37 +49,42 @@ def _join(module: SplitModel, group: Group, gradients: Gradients, optimizer: Opt
     With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2). Any other optimiser runs at the
     server, with the sum of the gradients.
     """
-    leading = list(module.bottoms.parties[group[0]].parameters())
+    first = group[0]
+    leading = list(module.bottoms.parties[first].parameters())
     if not leading:
         return
     rate = _plain_sgd_rate(optimizer, leading[0])
     scale = 1.0 if rate is None else -rate
-    updates = {m: scale * own for m, own in gradients.items()}
+    updates = {party: scale * gradient for party, gradient in gradients.items()}
+    server = exchange.server
     shared = shared_bottoms_of(module.aggregator)
     message = shared.tell(updates, exchange.parties)
-    if (tell := module.listener(exchange.server.rows.ids)) is not None:
-        tell(from_senders(message, exchange.server.roll.included))
-    joined = shared.join(message, exchange.server)
+    tell = module.listener(server.rows.ids)
+    if tell is not None:
+        tell(from_senders(message, server.roll.included))
+    joined = shared.join(message, server)
     if module.tap is not None:
-        view = exchange.server
-        module.tap.joined(joined, view.names, view.rows.ids, kind=f"{SUMS} of party {group[0]}")
-    total = joined.to(updates[group[0]]) / scale
-    for p, part in zip(leading, torch.split(total, [p.numel() for p in leading]), strict=True):
-        p.grad = part.view_as(p).to(p.dtype)
+        module.tap.joined(joined, server.names, server.rows.ids, kind=f"{SUMS} of party {first}")
+
+    total = joined.to(updates[first]) / scale
+    sizes = [parameter.numel() for parameter in leading]
+    for parameter, part in zip(leading, torch.split(total, sizes), strict=True):
+        parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
 
 def tell_of_bottoms(module: SplitModel, groups: Sequence[Group], exchange: Exchange) -> Callable[[], None]:
     """A function for after the optimiser's step: it tells an audit the new bottoms that the server sends to groups."""
 
     def tell() -> None:
+        hear = module.listener(torch.empty(0, dtype=torch.int64))
+        if hear is None:
+            return
         for group in groups:
-            hear = module.listener(torch.empty(0, dtype=torch.int64))
-            if hear is not None:
-                new = [p.detach().flatten() for p in module.bottoms.parties[group[0]].parameters()]
-                members = tuple(m for m in group if exchange.server.roll.included[m])
-                pieces = (torch.cat(new) if new else torch.empty(0),) * len(members)
-                names = exchange.parties.names
-                hear(Message("shared bottoms", "parties", (), pieces, receivers=members, round=names))
+            flat = [parameter.detach().flatten() for parameter in module.bottoms.parties[group[0]].parameters()]
+            new = torch.cat(flat) if flat else torch.empty(0)
+            members = tuple(party for party in group if exchange.server.roll.included[party])
+            pieces = (new,) * len(members)
+            hear(Message("shared bottoms", "parties", (), pieces, receivers=members, round=exchange.parties.names))
 
     return tell
 
@@ -88,7 +94,7 @@ def _plain_sgd_rate(optimizer: Any, parameter: Tensor) -> float | None:
     optimizer = getattr(optimizer, "optimizer", optimizer)  # Lightning's wrapper
     if type(optimizer) is not torch.optim.SGD:
         return None
-    group = next(group for group in optimizer.param_groups if any(p is parameter for p in group["params"]))
+    group = next(group for group in optimizer.param_groups if any(other is parameter for other in group["params"]))
     if group["momentum"] or group["weight_decay"] or group["maximize"] or not float(group["lr"]):
         return None
     return float(group["lr"])
