@@ -239,6 +239,11 @@ class PartyRecords(Protocol):
         ...
 
 
+def only_held(tables: Tensors, present: Tensor) -> Tensors:
+    """Each party's table (B, D_m), with exact zeros in the rows that it does not hold; ``present`` is (B, M) bool."""
+    return tuple(torch.where(present[:, m, None], x, x.new_zeros(())) for m, x in enumerate(tables))
+
+
 def mask_of(parties: Iterable[int], m: int) -> Tensor:
     """(M,) bool, True for these parties."""
     return _mask(frozenset(parties), m).clone()

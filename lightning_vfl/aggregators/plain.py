@@ -11,21 +11,14 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.types import Parties, Roll, Roster, Widths
-
-
-def _held(h: tuple[Tensor, ...], present: Tensor | None) -> tuple[Tensor, ...]:
-    """The embeddings, each with the rows that its party does not hold put to an exact zero."""
-    if present is None:
-        return h
-    return tuple(torch.where(present[:, m, None], x, x.new_zeros(())) for m, x in enumerate(h))
+from lightning_vfl.types import Parties, Roll, Roster, Widths, only_held
 
 
 def _stacked(h: tuple[Tensor, ...], counted: Parties, present: Tensor | None) -> Tensor:
     """(n, B, D): the counted parties' embeddings, in order of their numbers; one zero if no party counts."""
     if not counted:
         return torch.zeros_like(h[0]).unsqueeze(0)
-    held = _held(h, present)
+    held = h if present is None else only_held(h, present)
     return torch.stack([held[m] for m in counted])
 
 
@@ -74,7 +67,7 @@ class Concat(Aggregator):
 
     def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
         counted = roll.counted
-        held = enumerate(_held(h, present))
+        held = enumerate(h if present is None else only_held(h, present))
         return torch.cat([x if m in counted else torch.zeros_like(x) for m, x in held], 1)
 
     def columns(self, widths: Widths, roll: Roll) -> Tensor:

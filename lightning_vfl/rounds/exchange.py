@@ -20,7 +20,7 @@ from lightning_vfl.aggregators.parts import Heard, Opening, PartySide, ServerSid
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy, StandIn, filled_in
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.types import Parties, PartyRecords, RecordSource, Tensors, Widths
+from lightning_vfl.types import Parties, PartyRecords, RecordSource, Tensors, Widths, only_held
 from lightning_vfl.wire import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView, Tap
 
 Hear = Callable[[Message], None]  # is called with every message that is sent
@@ -38,9 +38,7 @@ def contribute(
     """
     if form is Embeddings:
         h = bottoms(features)
-        if present is not None:
-            h = tuple(torch.where(present[:, m, None], x, x.new_zeros(())) for m, x in enumerate(h))
-        return Embeddings(h)
+        return Embeddings(h if present is None else only_held(h, present))
     if form is LinearForms:
         networks: list[Any] = list(bottoms.parties)  # build_bottoms has checked that they have weight and expand
         basis = tuple([network.expand(x) for network, x in zip(networks, features, strict=True)])
@@ -285,7 +283,7 @@ class Exchange:
         present = self.parties.present
         if present is None or self.server.present is not None or not isinstance(self.contribution, Embeddings):
             return grads
-        return tuple(torch.where(present[:, m, None], g, g.new_zeros(())) for m, g in enumerate(grads))
+        return only_held(grads, present)
 
     # ---- for an audit
 
