@@ -106,9 +106,8 @@ class MeanEmbedding(AbsentStandIn):
 
     def fill(self, h: tuple[Tensor, ...], there: Tensor, moments: Moments | None) -> Filled:
         known = needed(moments)
-        means = (known.mean[known.columns(m)].to(x) for m, x in enumerate(h))
-        filled = tuple(x if there[m] else mean.expand_as(x) for m, (x, mean) in enumerate(zip(h, means, strict=True)))
-        return Filled(filled, filled_roll(there))
+        filled = [x if there[m] else known.mean[known.columns(m)].to(x).expand_as(x) for m, x in enumerate(h)]
+        return Filled(tuple(filled), filled_roll(there))
 
 
 class Regressed(AbsentStandIn):
@@ -135,15 +134,18 @@ class Regressed(AbsentStandIn):
         known = needed(moments)
         positions = torch.arange(len(known.mean))
         seen = torch.cat([positions[known.columns(m)] for m in range(len(h)) if there[m]])
-        joint = torch.cat([x for m, x in enumerate(h) if there[m]], 1).double().cpu() - known.mean[seen]
-        gram = known.scatter[seen][:, seen] + self.ridge * torch.eye(len(seen), dtype=torch.float64)
+        joined = torch.cat([x for m, x in enumerate(h) if there[m]], 1)
+        centred = joined.double().cpu() - known.mean[seen]
+        scatter = known.scatter[seen]
+        gram = scatter[:, seen] + self.ridge * torch.eye(len(seen), dtype=torch.float64)
         filled = []
         for m, x in enumerate(h):
-            own = known.columns(m)
             if there[m]:
                 filled.append(x)
-            else:
-                filled.append((joint @ torch.linalg.solve(gram, known.scatter[seen][:, own]) + known.mean[own]).to(x))
+                continue
+            own = known.columns(m)
+            coefficients = torch.linalg.solve(gram, scatter[:, own])
+            filled.append((centred @ coefficients + known.mean[own]).to(x))
         return Filled(tuple(filled), filled_roll(there))
 
 

@@ -50,7 +50,8 @@ def sums_of(aggregator: "Aggregator", widths: Widths) -> list[Readable]:
         rows = {m: slope[place] for m, slope in enumerate(slopes) if slope[place].any()}
         if rows:
             inside = [int(row.abs().argmax()) for row in rows.values()]
-            added.setdefault(tuple(rows), []).append((place, inside, float(next(iter(rows.values())).abs().max())))
+            first, *_ = rows.values()
+            added.setdefault(tuple(rows), []).append((place, inside, float(first.abs().max())))
     return [
         Readable(
             parties,

@@ -74,9 +74,9 @@ def auc(values: Numbers, positive: Flags) -> Score:
 
 def _deviation_of_area(area: float, n: int, m: int) -> float:
     """The standard deviation of an AUC from n positive and m negative records, after Hanley and McNeil."""
-    first = area / (2 - area)
-    second = 2 * area**2 / (1 + area)
-    variance = (area * (1 - area) + (n - 1) * (first - area**2) + (m - 1) * (second - area**2)) / (n * m)
+    two_positive = area / (2 - area) - area**2  # Q1 - A²: two positive records, one negative
+    two_negative = 2 * area**2 / (1 + area) - area**2  # Q2 - A²
+    variance = (area * (1 - area) + (n - 1) * two_positive + (m - 1) * two_negative) / (n * m)
     return sqrt(max(variance, 0.0))
 
 

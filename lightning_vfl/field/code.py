@@ -132,7 +132,8 @@ class LagrangeCode:
     def _copies(self) -> Tensor:
         """(M, 1 + T): the factors of the one secret and of each mask in every share."""
         matrix = lagrange_matrix(self.beta, self.alpha, self.field.modulus)
-        return torch.cat([self.field.sum(matrix[:, : self.blocks].T).unsqueeze(1), matrix[:, self.blocks :]], dim=1)
+        of_secrets, of_masks = matrix[:, : self.blocks], matrix[:, self.blocks :]
+        return torch.cat([self.field.sum(of_secrets.T).unsqueeze(1), of_masks], dim=1)
 
 
 @lru_cache(maxsize=64)

@@ -118,7 +118,8 @@ def _wrong_in(field: PrimeField, values: Tensor, points: Sequence[int], size: in
     syndromes = [sum(v * y * pow(x, k, p) for v, y, x in terms) % p for k in range(len(points) - size)]
     equations = [syndromes[k : k + correctable + 1] for k in range(len(points) - size - correctable)]
     locator = _solution(np.array(equations, object), p)
-    right = [i for i, x in enumerate(points) if sum(c * pow(x, k, p) for k, c in enumerate(locator)) % p][:size]
+    at_points = [sum(coefficient * pow(x, k, p) for k, coefficient in enumerate(locator)) % p for x in points]
+    right = [place for place, value in enumerate(at_points) if value][:size]
     if len(right) < size:
         return set(range(len(points)))
     expected = interpolate(field, values[right], [points[i] for i in right], points)

@@ -69,7 +69,8 @@ class RecordTable(nn.Module):
 
     def write_all(self, ids: Tensor, h: Sequence[Tensor]) -> None:
         """Write the embeddings of all parties, (B, D_m) each, with one copy instead of M."""
-        self.rows.index_copy_(0, ids.to(self.rows.device), torch.cat([x.detach().to(self.rows.dtype) for x in h], 1))
+        side_by_side = torch.cat([x.detach().to(self.rows.dtype) for x in h], 1)
+        self.rows.index_copy_(0, ids.to(self.rows.device), side_by_side)
 
     def joined(self, ids: Tensor) -> Tensor:
         """The latest embeddings side by side, float32 (B, Σ D_m)."""

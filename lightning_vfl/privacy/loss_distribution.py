@@ -165,7 +165,8 @@ def _trials(uses: "list[tuple[list[PoissonBinomialEvent], int]]") -> Parts:
     loss = poisson_binomial_rdp(1, beta, 1, inf, "record")
     probabilities = np.array([0.5 - beta, 0.0, 0.5 + beta])  # of the losses -1, 0 and 1 times ``loss``
     trial = PrivacyLossDistribution(DensePLDPmf(loss, -1, probabilities, 0.0, pessimistic_estimate=True))
-    return [(trial, sum(max(e.levels * e.parties * e.coordinates for e in events) * count for events, count in uses))]
+    trials = sum(max(e.levels * e.parties * e.coordinates for e in events) * count for events, count in uses)
+    return [(trial, trials)]
 
 
 def _spacing(event: PoissonBinomialEvent) -> float:

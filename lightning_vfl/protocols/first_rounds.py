@@ -217,7 +217,8 @@ def _digest(parameters: Iterable[nn.Parameter]) -> int:
     """63 bits of a hash of these weights."""
     found = sha256()
     for parameter in parameters:
-        found.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        numbers = parameter.detach().cpu().contiguous().reshape(-1)
+        found.update(numbers.view(torch.uint8).numpy().tobytes())
     return int.from_bytes(found.digest()[:8], "big") >> 1
 
 

@@ -556,9 +556,11 @@ class MessageRounds(SplitModel):
                 roster = self.roster.joined_by(joiner)
                 read = [m for m in range(self.roster.parties) if m != joiner]
                 order = sorted(read, key=lambda m: m != self.active)  # the other parties are interchangeable
-                subsets = [tuple(sorted(order[:n])) for n in range(len(read)) if missing and self._usable(order[:n])]
-                for subset in (*subsets, tuple(read)):
-                    events[accounting.event(subset, self.embedding_widths, roster)] = None
+                for n in range(len(read) if missing else 0):
+                    if self._usable(order[:n]):
+                        fewer = tuple(sorted(order[:n]))
+                        events[accounting.event(fewer, self.embedding_widths, roster)] = None
+                events[accounting.event(tuple(read), self.embedding_widths, roster)] = None
             self._possible = tuple(event for event in events if event is not None)
         return self._possible
 

@@ -290,8 +290,8 @@ class OneShotVFL(VFLModule):
         """Count the last upload; ``seconds``: that it has really taken; None: time is simulated."""
         self.books.own.collected = True
         data = self.datamodule.records("train")
-        held_by = torch.full((self.roster.parties,), len(data)) if data.present is None else data.present.sum(0).cpu()
-        leg = Leg("final embeddings", "server", held_by * torch.tensor(self.embedding_widths), FLOAT_BITS)
+        records = len(data) if data.present is None else data.present.sum(0).cpu()  # of each party
+        leg = Leg("final embeddings", "server", records * torch.tensor(self.embedding_widths), FLOAT_BITS)
         self.books.meter.add(leg)
         simulated = float((self.clock.transfer(leg) + self.costs.of_round(len(data)).forward).max())
         self.clock.advance(simulated if seconds is None else seconds)

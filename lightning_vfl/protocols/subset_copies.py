@@ -21,7 +21,8 @@ EachSize = Literal["one", "disjoint", "all"]
 def draws(names: RoundNames, rows: Rows, numbers: int, purpose: str) -> Tensor:
     """(B, numbers) float64 in [0, 1), this process's part of the draws of the joint batch."""
     words = stream(names.seed, "subsets", purpose, names.stage, names.round).random_raw(rows.total * numbers)
-    return torch.from_numpy(uniform(words).reshape(rows.total, numbers)[rows.start : rows.start + len(rows.ids)])
+    joint = torch.from_numpy(uniform(words)).view(rows.total, numbers)
+    return joint[rows.start : rows.start + len(rows.ids)]
 
 
 def sampled_sizes(there: Tensor, names: RoundNames, rows: Rows, each_size: EachSize = "one") -> Tensor:

@@ -54,8 +54,11 @@ class SummedSets:
 
     def records(self) -> int:
         """The number of records that have been summed in the stage that has the most."""
-        places = [{*np.concatenate([*map(np.flatnonzero, sets.values())]).tolist()} for sets in self._records.values()]
-        return max(map(len, places), default=0)
+        most = 0
+        for of_stage in self._records.values():
+            places = [np.flatnonzero(summed) for summed in of_stage.values()]
+            most = max(most, len(np.unique(np.concatenate(places))))
+        return most
 
     def exposed(self, roster: Roster) -> dict[tuple[int, ...], int]:
         """By group, the number of records of which its embedding follows from sums, over all stages."""

@@ -80,24 +80,28 @@ class RoundCosts:
             return clock.computing(torch.tensor(flops, dtype=torch.float64) * rows)
 
         nothing = torch.zeros(len(bottoms), dtype=torch.float64)
-        by_server = ([] if downlink is None else [downlink]) + [leg for leg in updates if leg.to == "parties"]
-        by_parties = [leg for leg in updates if leg.to != "parties"]
+        at_server = sum(top) * rows
+        if downlink is not None:
+            at_server += float(downlink.flops.sum())
+        updating = sum((clock.transfer(leg) for leg in updates), start=nothing)
+        for leg in updates:
+            if leg.to == "parties":  # computed by the server
+                at_server += float(leg.flops.sum())
+            else:
+                updating = updating + clock.computing(leg.flops)
         return cls(
-            legs,
-            downlink,
-            seconds([work.forward for work in bottoms]),
-            seconds([work.backward for work in bottoms]),
-            clock.serving((top.forward + top.backward) * rows + sum(float(leg.flops.sum()) for leg in by_server)),
-            tuple(clock.transfer(leg) for leg in legs),
-            tuple(clock.computing(leg.flops) for leg in legs),
-            nothing if downlink is None else clock.transfer(downlink),
-            clock,
-            updates,
-            sum(
-                (*(clock.transfer(leg) for leg in updates), *(clock.computing(leg.flops) for leg in by_parties)),
-                start=nothing,
-            ),
-            cut,
+            legs=legs,
+            downlink=downlink,
+            forward=seconds([work.forward for work in bottoms]),
+            backward=seconds([work.backward for work in bottoms]),
+            server=clock.serving(at_server),
+            sending=tuple(clock.transfer(leg) for leg in legs),
+            encoding=tuple(clock.computing(leg.flops) for leg in legs),
+            answering=nothing if downlink is None else clock.transfer(downlink),
+            clock=clock,
+            updates=updates,
+            updating=updating,
+            cut=cut,
         )
 
     def crossing(self, slowdown: Tensor) -> float:
@@ -193,9 +197,11 @@ def plan_round(
             continue
         speaks = asked & forward.sends
         reached = int(called.sum())
-        encoding, sending = costs.encoding[number], costs.sending_among(number, reached)
+        encoding = costs.encoding[number]
+        sending = costs.sending_among(number, reached)
         for with_it in takewhile(lambda n: costs.legs[n].gate == Gate.PREVIOUS, range(number + 1, len(costs.legs))):
-            encoding, sending = encoding + costs.encoding[with_it], sending + costs.sending_among(with_it, reached)
+            encoding = encoding + costs.encoding[with_it]
+            sending = sending + costs.sending_among(with_it, reached)
         arrivals = (ready + encoding) * forward.slowdown + injected(leg, forward) + sending
         arrivals = arrivals.where(speaks & forward.links[:, 0], inf).where(asked, nan)
         asked, when = close_leg(leg, rule, arrivals, needed)

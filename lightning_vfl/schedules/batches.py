@@ -198,8 +198,11 @@ class Aligned(Schedule):
     def epoch(self, epoch: int) -> Plan:
         order = permutation(self.blocks.rows, self.seed, "order", "fit", epoch)
         table = self.blocks.at(0, self.blocks.rows).numpy()
-        batches = (table[order[i * self.rows : (i + 1) * self.rows]].reshape(-1) for i in range(self.steps))
-        return [(ids[ids != PADDING], None) for ids in batches]
+        plan: Plan = []
+        for start in range(0, self.steps * self.rows, self.rows):
+            ids = table[order[start : start + self.rows]].reshape(-1)
+            plan.append((ids[ids != PADDING], None))
+        return plan
 
 
 class Passes(Schedule, ABC):

@@ -125,8 +125,10 @@ class Blur(DataFault):
         height, width = x.shape[-2:]
         blurred = []
         for pictures in torch.split(x.double().reshape(-1, 1, height, width), _AT_ONCE):
-            rows = F.conv2d(F.pad(pictures, (0, 0, reach, reach), mode="replicate"), kernel.view(1, 1, -1, 1))
-            blurred.append(F.conv2d(F.pad(rows, (reach, reach, 0, 0), mode="replicate"), kernel.view(1, 1, 1, -1)))
+            taller = F.pad(pictures, (0, 0, reach, reach), mode="replicate")
+            along_columns = F.conv2d(taller, kernel.view(1, 1, -1, 1))
+            wider = F.pad(along_columns, (reach, reach, 0, 0), mode="replicate")
+            blurred.append(F.conv2d(wider, kernel.view(1, 1, 1, -1)))
         return torch.cat(blurred).view(x.shape).to(x.dtype) if len(x) else x
 
 

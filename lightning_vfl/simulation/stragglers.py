@@ -89,11 +89,14 @@ class Stragglers(FaultModel):
 
     def _drawn(self, block: int, m: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         """Delays to the server and to the peers of a block of requests, (BLOCK, M), and the slowdowns, (M,)."""
-        delays, peer_delays, slowdown = np.empty((BLOCK, m)), np.empty((BLOCK, m)), np.empty(m)
+        delays = np.empty((BLOCK, m))
+        peer_delays = np.empty((BLOCK, m))
+        slowdown = np.empty(m)
         for kind, who, rank in self._kinds(m, seed):
             for seconds, name in ((delays, "delay"), (peer_delays, "peer delay")):
                 u = uniform_block(seed, block, m, name)[:, who]
-                seconds[:, who] = kind.seconds(u.reshape(-1), np.tile(rank, BLOCK)).reshape(BLOCK, -1)
+                drawn = kind.seconds(u.reshape(-1), np.tile(rank, BLOCK))
+                seconds[:, who] = drawn.reshape(BLOCK, -1)
             slowdown[who] = kind.slowdown(rank)
         return torch.from_numpy(delays), torch.from_numpy(peer_delays), torch.from_numpy(slowdown)
 
@@ -108,7 +111,8 @@ class Stragglers(FaultModel):
         fast = [party for party in range(m) if party not in ranks]
         for kind, candidates in ((self.fast, fast), (self.slow, list(ranks))):
             who = [party for party in candidates if party not in self.delay_of]
-            yield kind, np.array(who, dtype=np.int64), np.array([ranks.get(p, 0) for p in who], dtype=np.int64)
+            rank = [ranks.get(party, 0) for party in who]
+            yield kind, np.array(who, dtype=np.int64), np.array(rank, dtype=np.int64)
         for party, kind in self.delay_of.items():
             yield kind, np.array([party]), np.array([0])
 

@@ -219,7 +219,9 @@ class LabelsOverEpochs(FromGradients):
             tables.append(table)
             taken[ids] = True
         beside = torch.cat(tables, 1)
-        return taken.nonzero().flatten(), (beside @ _directions(beside, len(tables), max(2, seen.classes) - 1))[taken]
+        number = max(2, seen.classes) - 1
+        scores = beside @ _directions(beside, len(tables), number)
+        return taken.nonzero().flatten(), scores[taken]
 
 
 def _named_by_shares(scores: Tensor, shares: Tensor) -> Tensor:
@@ -258,8 +260,8 @@ def _repeating(rows: Tensor, epochs: int, number: int = 1) -> Tensor:
     products = rows.T @ rows
     if epochs > 1:
         width = rows.shape[1] // epochs
-        for block in products.unfold(0, width, width).unfold(1, width, width).diagonal(0, 0, 1).movedim(-1, 0):
-            block.zero_()
+        for start in range(0, rows.shape[1], width):  # products of an epoch with itself
+            products[start : start + width, start : start + width].zero_()
     vectors: Tensor = torch.linalg.eigh(products)[1]
     return vectors[:, -number:]
 
@@ -275,8 +277,10 @@ def _mean_of_epochs(rows: Tensor, epochs: int) -> Tensor:
 def _agreement(rows: Tensor, direction: Tensor, epochs: int) -> float:
     """The correlation of the scores (N,) in odd epochs with those in even ones."""
     scores = (rows * direction[:, 0]).view(len(rows), epochs, -1).sum(2)
-    found = torch.corrcoef(torch.stack([scores[:, ::2].sum(1), scores[:, 1::2].sum(1)]))[0, 1]
-    return float(found.nan_to_num(-1.0))
+    first = scores[:, ::2].sum(1)
+    second = scores[:, 1::2].sum(1)
+    correlation = torch.corrcoef(torch.stack([first, second]))[0, 1]
+    return float(correlation.nan_to_num(-1.0))
 
 
 class BatchLabelCounts(Attack):

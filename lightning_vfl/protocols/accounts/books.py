@@ -417,8 +417,10 @@ class PrivacyBooks:
         if self._known is None or self.seat is not None:
             return None
         name = PrivacyLedger.file_name(self._known["run"])
-        beside = [] if self._near is None else [folder / name for folder in list(self._near.absolute().parents)[:3]]
-        return next((place for place in (Path(self._known["path"]), *beside) if place.is_file()), None)
+        places = [Path(self._known["path"])]
+        if self._near is not None:
+            places += [folder / name for folder in list(self._near.absolute().parents)[:3]]
+        return next((place for place in places if place.is_file()), None)
 
     def _reference(self) -> dict[str, Any] | None:
         """The reference to the ledger in a checkpoint."""
