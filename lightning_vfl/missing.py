@@ -11,6 +11,7 @@ from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.networks.memory import EmbeddingMemory, LastMessages, LatestEmbeddings
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.rebuildable import Rebuildable, printed_without
+from lightning_vfl.types import Tensors
 from lightning_vfl.wire import Message, ServerView
 
 __all__ = ["Exclude", "LastMessage", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
@@ -113,6 +114,13 @@ def filled_in(stand_in: StandIn, message: Message, view: ServerView) -> Message:
                 f"{(rows, view.widths[party])}{kind}"
             )
     return filled
+
+
+def completed(stand_in: StandIn, arrived: Message, h: Tensors, view: ServerView) -> Tensors:
+    """The embeddings ``h`` of the parties that have arrived, replacements for others, and zeros where there is none."""
+    filled = filled_in(stand_in, arrived, view)
+    pieces = dict(zip(filled.senders, filled.pieces, strict=True))
+    return tuple(pieces[party] if party in pieces else torch.zeros_like(own) for party, own in enumerate(h))
 
 
 class Exclude(MissingPolicy):

@@ -13,7 +13,7 @@ from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude, Moments
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
-from lightning_vfl.types import Roll, VerticalBatch
+from lightning_vfl.types import Roll, VerticalBatch, mask_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,7 +121,7 @@ def output_without(
     Returns:
         (B,) bool, the records that get an output, and the output of these; None if there are none.
     """
-    there = torch.tensor([m not in absent for m in range(module.roster.parties)])
+    there = ~mask_of(absent, module.roster.parties)
     answered = module.answers(Roll.of(there).holders(h[0], held))
     if not answered.any():
         return answered, None

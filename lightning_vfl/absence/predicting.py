@@ -12,7 +12,7 @@ from lightning_vfl.absence.stand_ins import AbsentStandIn, Moments
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols import Predictions, VFLModule
-from lightning_vfl.types import Roll, VerticalBatch
+from lightning_vfl.types import Roll, VerticalBatch, mask_of
 
 
 class PredictWithout(Callback):
@@ -59,7 +59,7 @@ class PredictWithout(Callback):
     def _predict(self, module: VFLModule, absent: Subset, moments: Moments | None, batch: VerticalBatch) -> Predictions:
         h = module.bottoms(batch.features)
         answered, output = output_without(module, h, batch.present, absent, self._stand_in, moments)
-        there = torch.tensor([m not in absent for m in range(module.roster.parties)])
+        there = ~mask_of(absent, module.roster.parties)
         parties = Roll.of(there).holders(batch.record_ids, batch.present)
         if output is None:
             return Predictions(batch.record_ids, torch.full((len(answered),), float("nan")), parties)

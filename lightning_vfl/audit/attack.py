@@ -219,6 +219,11 @@ def known_places(seen: Seen, known: Known, ids: Tensor) -> tuple[Tensor, Tensor]
     return place[there], there
 
 
+def standardised(rows: Tensor) -> Tensor:
+    """Rows (n, d) with columns of mean 0 and deviation 1; a column that does not vary is about 0."""
+    return (rows - rows.mean(0)) / rows.std(0).clamp(min=1e-9)
+
+
 def cosines(rows: Tensor, directions: Tensor) -> Tensor:
     """(n, k) cosines between rows (n, W) and directions (k, W); 0 for rows of zeros."""
     unit = torch.nn.functional.normalize

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Target, cosines
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Target, cosines, standardised
 from lightning_vfl.audit.attacks.drift.measure import exact_columns, nearest_right
 from lightning_vfl.audit.attacks.features import ridge_guesses
 from lightning_vfl.audit.attacks.model_completion import best_head
@@ -91,7 +91,7 @@ def _from_own_features(features: Tensor, known: Known, classes: int) -> Tensor:
     if known.labels is None or not len(known.ids):
         shape = (len(features), classes) if classes > 2 else (len(features),)
         return torch.zeros(shape, dtype=torch.float64)
-    x = ((features - features.mean(0)) / features.std(0).clamp(min=1e-9)).double()
+    x = standardised(features).double()
     if len(torch.unique(known.labels)) < classes:
         return cosines(x, x[known.ids]).mean(1)
     model = best_head(x[known.ids].numpy(), known.labels.numpy())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators import LagrangeCoded
+from lightning_vfl.audit.attack import standardised
 from lightning_vfl.audit.attacks.model_completion import embeddings_of
 from lightning_vfl.audit.transcript import Transcript
 from lightning_vfl.errors import ConfigurationError
@@ -51,7 +52,7 @@ class Truth:
         raw = self.raw(party).flatten(1).double()
         if len(self.shape(party)) > 1:
             return raw
-        return (raw - raw.mean(0)) / raw.std(0).clamp(min=1e-9)
+        return standardised(raw)
 
     def raw(self, party: int) -> Tensor:
         """(N, *S), as the party's bottom is given them."""

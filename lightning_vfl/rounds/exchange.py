@@ -18,7 +18,7 @@ from lightning_vfl.aggregators.clear import EMBEDDINGS, InTheClear, wire_of
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.aggregators.parts import Heard, Opening, PartySide, ServerSide, Setup, Wire
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import Exclude, MissingPolicy, StandIn, filled_in
+from lightning_vfl.missing import Exclude, MissingPolicy, StandIn, completed, filled_in
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.types import Parties, PartyRecords, RecordSource, Tensors, Widths, only_held
 from lightning_vfl.wire import Aggregate, Contribution, Embeddings, LinearForms, Message, PartyView, ServerView, Tap
@@ -308,9 +308,7 @@ class Exchange:
         if roll.complete and self.policy.memory is None:
             return leaves
         everything = Message(EMBEDDINGS, "server", tuple(range(len(leaves))), leaves)
-        filled = filled_in(stand_in, from_senders(everything, roll.included), self.server)
-        arrived = dict(zip(filled.senders, filled.pieces, strict=True))
-        return tuple(arrived[m] if m in arrived else torch.zeros_like(h) for m, h in enumerate(leaves))
+        return completed(stand_in, from_senders(everything, roll.included), leaves, self.server)
 
 
 class _Heard(torch.autograd.Function):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for
+from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target, asked_for, standardised
 from lightning_vfl.checks import positive
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.modes import evaluating
@@ -68,7 +68,7 @@ class ModelCompletion(Attack):
         if not seen.features:
             raise NothingSeen("the attacker has no bottom")
         embeddings = torch.cat([embeddings_of(seen.bottoms[party], x) for party, x in seen.features.items()], 1)
-        h = ((embeddings - embeddings.mean(0)) / embeddings.std(0).clamp(min=1e-9)).numpy()
+        h = standardised(embeddings).numpy()
         ids = known.ids.numpy()
         labels = asked_for(known.labels).numpy()
         model = best_head(h[ids], labels)

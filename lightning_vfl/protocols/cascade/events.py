@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.messages import GRADIENTS
-from lightning_vfl.missing import Exclude, StandIn, filled_in
+from lightning_vfl.missing import Exclude, StandIn, completed
 from lightning_vfl.objectives import mean_loss
 from lightning_vfl.protocols.cascade.memory import CascadeMemory, Late
 from lightning_vfl.protocols.cascade.plans import IDS, EventPlan
@@ -151,9 +151,7 @@ class Ends:
         names = RoundNames(self.module.seed, Stage.FIT, event.number)
         view = ServerView(names, self.module.roster, joint_rows(batch), roll, self.module.embedding_widths)
         arrived = Message(EMBEDDINGS, "server", senders, tuple(h[party] for party in senders))
-        filled = filled_in(stand_in, arrived, view)
-        pieces = dict(zip(filled.senders, filled.pieces, strict=True))
-        return tuple(pieces[m] if m in pieces else torch.zeros_like(own) for m, own in enumerate(h))
+        return completed(stand_in, arrived, h, view)
 
     def _amplification(self, loss: Tensor, replica: Replica) -> Tensor:
         """The factor c = max(1, q F^(q-1)), with the parameters that computed the embeddings."""
