@@ -14,7 +14,7 @@ from .records import Records, VerticalRecords
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ROWS = 1 << 12  # records turned together: columns and records of 80 features are in the processor's cache
+_ROWS = 1 << 11  # records turned together: columns and records of 80 features are in the processor's cache
 
 
 class FeatureStore(ABC):
@@ -36,26 +36,19 @@ class FeatureStore(ABC):
 
 
 class MemoryStore(FeatureStore):
-    """Features in memory.
+    """Features in memory; each column takes the place that the column of its table has left."""
 
-    Args:
-        width: F, the columns of all parties.
-        records: N.
-    """
-
-    def __init__(self, width: int, records: int) -> None:
-        self._columns = np.empty((width, records), np.float32)
-        self._put = 0
+    def __init__(self) -> None:
+        self._columns: list[NDArray[np.float32]] = []
 
     def put(self, column: "NDArray[np.float64]") -> None:
-        self._columns[self._put] = column
-        self._put += 1
+        self._columns.append(column.astype(np.float32))
 
     def records(self, rows: "NDArray[np.int64]", shapes: Sequence[tuple[int, ...]], *about: Any) -> VerticalRecords:
         features = np.empty((len(rows), len(self._columns)), np.float32)
         for start in range(0, len(rows), _ROWS):
-            some = slice(start, start + _ROWS)
-            features[some] = self._columns.take(rows[some], axis=1).T
+            some = rows[start : start + _ROWS]
+            features[start : start + _ROWS] = np.stack([column[some] for column in self._columns]).T
         return VerticalRecords(torch.from_numpy(features), shapes, *about)
 
 

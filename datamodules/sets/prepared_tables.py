@@ -229,8 +229,7 @@ class PreparedTables:
         """The scaled columns of all parties."""
         joined, form, fitted = self.joined, self.form, self._data.fitted
         self._use_columns()
-        shape = form.layout.size, len(joined.ids)
-        store = MemoryStore(*shape) if self._reader.work is None else StoredFeatures(self._reader.work, shape[1])
+        store = MemoryStore() if self._reader.work is None else StoredFeatures(self._reader.work, len(joined.ids))
         known = None if fitted is None else fitted.parties
         if known is not None and self._party is not None:
             known = (known[self._party[0]],)
