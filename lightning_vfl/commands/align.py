@@ -20,10 +20,10 @@ from lightning_vfl.align.matching import Rows
 from lightning_vfl.align.session import COMPARER, Reveal, Session
 from lightning_vfl.align.steps import digest_of, mask_list, match_lists, pass_lists, records_at, take_rows
 from lightning_vfl.commands.align_fuzzy import check_fuzzy, is_fuzzy, mask_fuzzy, match_fuzzy, take_fuzzy
-from lightning_vfl.commands.align_tables import TableFile, check_out, common_words, map_path, write_aligned
-from lightning_vfl.commands.alone import AloneCommand, parse_alone
+from lightning_vfl.commands.align_tables import TableFile, check_out, map_path, write_aligned
+from lightning_vfl.commands.alone import AloneCommand, add_csv_form, files_by_party, parse_alone
 from lightning_vfl.commands.usage import UsageError
-from lightning_vfl.datamodules.records.party_tables import CSVForm, csv_forms
+from lightning_vfl.datamodules.records.party_tables import csv_forms
 from lightning_vfl.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class AlignCommand(AloneCommand):
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        parser.add_argument("step", type=str, metavar="STEP", help=", ".join(STEPS))
+        parser.add_argument("step", metavar="STEP", help=", ".join(STEPS))
         parser.add_argument("options", nargs=REMAINDER, metavar="...", help="see align STEP --help")
 
     def work(self, given: Namespace) -> int:
@@ -72,10 +72,9 @@ def _run_step(arguments: Sequence[str]) -> int:
 
 
 def _add_session(parser: ArgumentParser) -> None:
-    parser.add_argument("--session", type=str, default="align", help="tells two alignments of the same parties apart")
+    parser.add_argument("--session", default="align", help="tells two alignments of the same parties apart")
     parser.add_argument(
         "--id-column",
-        type=str,
         nargs="+",
         default=["id"],
         metavar="COLUMN",
@@ -84,7 +83,6 @@ def _add_session(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--normalise",
-        type=str,
         nargs="*",
         metavar="STEP",
         help="make ids equal that are written differently: nfkc strip casefold (all three if none is given), zeros "
@@ -96,14 +94,9 @@ def _add_session(parser: ArgumentParser) -> None:
         default="intersection",
         help="what parties learn: which of their records all have, or the label party has, or the number alone",
     )
-    parser.add_argument("--label-party", type=str, help="the party with the labels, for --reveal label-party")
+    parser.add_argument("--label-party", help="the party with the labels, for --reveal label-party")
     parser.add_argument("--pad-to", type=int, help="length of a list: random points hide how many records there are")
-    parser.add_argument(
-        "--separator", type=str | dict[str, str], default=",", help="between fields of a CSV file, or PARTY: TEXT, ..."
-    )
-    parser.add_argument(
-        "--encoding", type=str | dict[str, str], default="utf-8", help="of CSV files, or PARTY: ENCODING, ..."
-    )
+    add_csv_form(parser)
 
 
 def _session(given: Namespace, parties: Sequence[str], keys: list[list[str]]) -> Session:
@@ -122,13 +115,12 @@ def _table_file(given: Namespace, path: Path, party: str, parties: Collection[st
 
 
 def _add_mask(parser: ArgumentParser) -> None:
-    parser.add_argument("--party", type=str, required=True, help="this party")
-    parser.add_argument("--parties", type=str, required=True, help="all parties, the same order everywhere: bank,shop")
-    parser.add_argument("--table", type=str, required=True, help="this party's CSV or Parquet file")
-    parser.add_argument("--out", type=str, default="out", help="folder of this party's files")
+    parser.add_argument("--party", required=True, help="this party")
+    parser.add_argument("--parties", required=True, help="all parties, the same order everywhere: bank,shop")
+    parser.add_argument("--table", required=True, help="this party's CSV or Parquet file")
+    parser.add_argument("--out", default="out", help="folder of this party's files")
     parser.add_argument(
         "--fuzzy",
-        type=str,
         metavar="FILE",
         help="compare texts with typing errors: file of a secret that the other party has too, and the comparer not",
     )
@@ -160,8 +152,7 @@ def _mask_file(given: Namespace, parties: Sequence[str], file: TableFile, out: P
     keys = file.keys()
     session = _session(given, parties, keys)
     messages = messages_of(file.texts(keys), session.normalise, file.party)
-    table = {"path": str(file.path.absolute()), "id_columns": list(file.id_columns), "form": list(file.form)}
-    path, made = mask_list(out, session, file.party, messages, table, _bar, given.pad_to)
+    path, made = mask_list(out, session, file.party, messages, file.told(), _bar, given.pad_to)
     if tell:
         print(f"{out / file.party}.key: secret, mode 0600; keep it on this host, and give it to nobody")
         print(f"{path}: {len(made.points):,} places; give it to {made.receiver}, as {path.name}")
@@ -169,8 +160,8 @@ def _mask_file(given: Namespace, parties: Sequence[str], file: TableFile, out: P
 
 
 def _add_pass(parser: ArgumentParser) -> None:
-    parser.add_argument("--party", type=str, required=True, help="this party")
-    parser.add_argument("--in", type=str, default="out", help="folder of this party's files, and of lists it was given")
+    parser.add_argument("--party", required=True, help="this party")
+    parser.add_argument("--in", default="out", help="folder of this party's files, and of lists it was given")
 
 
 def _pass(given: Namespace) -> int:
@@ -185,7 +176,7 @@ def _pass(given: Namespace) -> int:
 
 
 def _add_match(parser: ArgumentParser) -> None:
-    parser.add_argument("--in", type=str, default="out", help="folder of the lists of all parties")
+    parser.add_argument("--in", default="out", help="folder of the lists of all parties")
     parser.add_argument("--count", action="store_true", help="tell the numbers alone, and write nothing")
     _add_threshold(parser)
 
@@ -225,16 +216,14 @@ def _print_size(found: dict[str, Rows]) -> None:
 
 
 def _add_take(parser: ArgumentParser) -> None:
-    parser.add_argument("--party", type=str, required=True, help="this party")
-    parser.add_argument(
-        "--in", type=str, default="out", help="folder of this party's files, and of the comparer's rows"
-    )
-    parser.add_argument("--out", type=str, required=True, help="the aligned table to write, .csv or .parquet")
-    parser.add_argument("--table", type=str, help="this party's table, if it has moved since mask")
+    parser.add_argument("--party", required=True, help="this party")
+    parser.add_argument("--in", default="out", help="folder of this party's files, and of the comparer's rows")
+    parser.add_argument("--out", required=True, help="the aligned table to write, .csv or .parquet")
+    parser.add_argument("--table", help="this party's table, if it has moved since mask")
     parser.add_argument(
         "--similarity", action="store_true", help="of --fuzzy: write a column similarity, for sample_weight"
     )
-    parser.add_argument("--id-name", type=str, default="id", help="column of the common numbers; the same everywhere")
+    parser.add_argument("--id-name", default="id", help="column of the common numbers; the same everywhere")
 
 
 def _take(given: Namespace) -> int:
@@ -260,12 +249,11 @@ def _take_file(folder: Path, party: str, out: Path, moved: str | None, id_name: 
         print(f"{told.size:,} records in common; --reveal size tells nothing else, so no table is written")
         return None
     try:
-        path, words, form = str(about["path"]), tuple(map(str, about["id_columns"])), CSVForm(*about["form"])
+        file = TableFile.of(about, party, moved)
     except (KeyError, TypeError):
         raise ConfigurationError(
             f"{folder} has a key of {party} without a table; begin again in a new folder"
         ) from None
-    file = TableFile(Path(moved or path), party, words, form)
     keys = file.keys()
     messages = messages_of(file.texts(keys), secret.session.normalise, party)
     if digest_of(messages) != about.get("sha256"):
@@ -279,20 +267,18 @@ def _take_file(folder: Path, party: str, out: Path, moved: str | None, id_name: 
 
 
 def _add_local(parser: ArgumentParser) -> None:
-    parser.add_argument("--tables", type=str, nargs="+", required=True, metavar="PARTY=FILE", help="all tables")
-    parser.add_argument("--out", type=str, default="aligned", help="folder of the aligned tables")
+    parser.add_argument("--tables", nargs="+", required=True, metavar="PARTY=FILE", help="all tables")
+    parser.add_argument("--out", default="aligned", help="folder of the aligned tables")
     parser.add_argument("--format", type=Literal["parquet", "csv"], default="parquet", help="of the aligned tables")
-    parser.add_argument("--id-name", type=str, default="id", help="column of the common numbers")
+    parser.add_argument("--id-name", default="id", help="column of the common numbers")
     parser.add_argument("--fuzzy", action="store_true", help="compare texts with typing errors, of two parties")
-    parser.add_argument(
-        "--similarity", type=str, metavar="PARTY", help="of --fuzzy: whose table has a column similarity"
-    )
+    parser.add_argument("--similarity", metavar="PARTY", help="of --fuzzy: whose table has a column similarity")
     _add_threshold(parser)
     _add_session(parser)
 
 
 def _local(given: Namespace) -> int:
-    tables = common_words(given.tables)
+    tables = files_by_party(given.tables)
     out = Path(given.out)
     out.mkdir(parents=True, exist_ok=True)
     work = Path(mkdtemp(prefix=".align-", dir=out))

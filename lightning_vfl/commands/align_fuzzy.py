@@ -19,7 +19,6 @@ from lightning_vfl.align.files import (
 from lightning_vfl.align.fuzzy import Links, filters_of, linked, order_of, read_key, refuse_unusable
 from lightning_vfl.align.session import Reveal, Session
 from lightning_vfl.commands.align_tables import TableFile, write_aligned
-from lightning_vfl.datamodules.records.party_tables import CSVForm
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -58,13 +57,7 @@ def mask_fuzzy(folder: Path, session: Session, file: TableFile, key_file: Path) 
         raise ConfigurationError(f"{folder} has a key of {file.party} for exact ids; give another --out")
     filters = _filters(session, file, key_file)
     refuse_unusable(filters, file.party)
-    told = {
-        "session": session.told(),
-        "key": str(key_file.absolute()),
-        "path": str(file.path.absolute()),
-        "id_columns": list(file.id_columns),
-        "form": list(file.form),
-    }
+    told = {"session": session.told(), "key": str(key_file.absolute()), **file.told()}
     write_whole(table_path(folder, file.party), json.dumps(told, ensure_ascii=False).encode(), 0o600)
     return write_filters(folder, session, file.party, filters[order_of(filters)])
 
@@ -116,7 +109,7 @@ def take_fuzzy(folder: Path, party: str, out: Path, moved: str | None, id_name: 
     try:
         told = json.loads(table_path(folder, party).read_bytes())
         session = Session.read(told["session"])
-        file = TableFile(Path(moved or told["path"]), party, tuple(told["id_columns"]), CSVForm(*told["form"]))
+        file = TableFile.of(told, party, moved)
         key_file = Path(told["key"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{table_path(folder, party)} cannot be used: {error}; run mask again") from None

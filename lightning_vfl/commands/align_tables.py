@@ -1,7 +1,6 @@
 """The tables of ``lightning-vfl align``: the ids of a party's table, and the aligned table."""
 
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +48,20 @@ class TableFile:
     party: str
     id_columns: tuple[str, ...]
     form: CSVForm = CSV
+
+    def told(self) -> dict[str, Any]:
+        """What a party keeps of its table, as plain values."""
+        return {"path": str(self.path.absolute()), "id_columns": list(self.id_columns), "form": list(self.form)}
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any], party: str, moved: str | None) -> "TableFile":
+        """The file that ``told`` has kept, or the one to which it has moved.
+
+        Raises:
+            KeyError, TypeError: for other values.
+        """
+        words = tuple(map(str, told["id_columns"]))
+        return cls(Path(moved or str(told["path"])), party, words, CSVForm(*told["form"]))
 
     def keys(self) -> list[list[str]]:
         """The columns of each key.
@@ -173,21 +186,6 @@ def write_aligned(table: "pd.DataFrame", ids: "pd.DataFrame", out: Path) -> None
     """
     write_whole(map_path(out), for_spreadsheets(ids).to_csv(index=False).encode("utf-8", "surrogatepass"), 0o600)
     write_table(table, out)
-
-
-def common_words(tables: Sequence[str]) -> dict[str, Path]:
-    """Party -> file, of words ``PARTY=FILE``.
-
-    Raises:
-        ConfigurationError: for other words, and a party that is named twice.
-    """
-    found: dict[str, Path] = {}
-    for word in tables:
-        party, equals, path = word.partition("=")
-        if not (party and equals and path) or party in found:
-            raise ConfigurationError(f"--tables takes PARTY=FILE, once for each party; got {word}")
-        found[party] = Path(os.path.expanduser(path))
-    return found
 
 
 def _texts(column: "pd.Series[Any]", party: str) -> Texts:

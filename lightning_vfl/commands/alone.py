@@ -5,6 +5,7 @@ from abc import abstractmethod
 from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 from lightning_utilities.core.rank_zero import rank_zero_only
@@ -70,11 +71,31 @@ def parse_alone(
         raise UsageError(one_line(ParserError(message, parser._option_string_actions))) from None
 
 
+def files_by_party(words: Sequence[str]) -> dict[str, Path]:
+    """Party -> file, of the words ``PARTY=FILE`` of ``--tables``.
+
+    Raises:
+        UsageError: for other words, and a party that is named twice.
+    """
+    found: dict[str, Path] = {}
+    for word in words:
+        party, equals, path = word.partition("=")
+        if not (party and equals and path) or party in found:
+            raise UsageError(f"--tables takes PARTY=FILE, once for each party; got {word}")
+        found[party] = Path(path).expanduser()
+    return found
+
+
+def add_csv_form(parser: ArgumentParser) -> None:
+    """Add the options that say how the CSV files of parties are written."""
+    add, kind = parser.add_argument, str | dict[str, str]
+    add("--separator", type=kind, default=",", help="between fields of a CSV file, or PARTY: TEXT, ...")
+    add("--encoding", type=kind, default="utf-8", help="of CSV files, or PARTY: ENCODING, ...")
+
+
 def add_seat(parser: ArgumentParser) -> None:
     """Add the option for the settings of a host."""
-    parser.add_argument(
-        "--seat", type=str, default="seat.yaml", help="settings of this host alone (default: seat.yaml)"
-    )
+    parser.add_argument("--seat", default="seat.yaml", help="settings of this host alone (default: seat.yaml)")
 
 
 @contextmanager

@@ -7,8 +7,16 @@ from jsonargparse.typing import NonNegativeInt
 
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files
-from lightning_vfl.commands.retraining import add_retraining, metrics_of, refuse_numbered, with_parties
-from lightning_vfl.commands.stand_ins import add_stand_in, stand_in_named
+from lightning_vfl.commands.retraining import (
+    add_retraining,
+    build_anew,
+    chosen_party,
+    metrics_of,
+    refuse_numbered,
+    tested,
+    with_parties,
+)
+from lightning_vfl.commands.stand_ins import add_stand_in
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 
@@ -50,26 +58,15 @@ class ContributionCommand(Command):
             return _retrain(cli)
         if cli.given.ckpt_path is None:
             raise ConfigurationError("contribution needs a trained model; give --ckpt_path best, or --by retraining")
-        stand_in = stand_in_named(cli.given.stand_in)
-        cli.build()
+        stand_in, folder = tested(cli)
         from lightning_vfl.absence import contribution
-        from lightning_vfl.absence.measure import refuse_unable
         from lightning_vfl.absence.report import write_columns, write_contributions
-        from lightning_vfl.commands.before_test import BeforeTest
-        from lightning_vfl.datamodules.party_number import party_number
-        from lightning_vfl.protocols.run_folder import run_folder
 
-        model, data, trainer = cli.model, cli.datamodule, cli.trainer
-        trainer.callbacks.append(BeforeTest(lambda: refuse_unable(model, stand_in)))
-        cli.take_folder()
-        trainer.test(model, datamodule=data, ckpt_path=cli.given.ckpt_path, verbose=False)
-        folder = Path(run_folder(trainer))
-        data.setup("fit")
+        model, data = cli.model, cli.datamodule
         tables = {}
         for name in dict.fromkeys(cli.given.columns):
-            party = party_number(name, data.party_names)
-            columns = _columns(data, party)
-            tables[party] = contribution.importance(model, data.test_dataloader(), party, columns)
+            party = chosen_party(data, name, "--columns")
+            tables[party] = contribution.importance(model, data.test_dataloader(), party, _columns(data, party))
         found = contribution.by_absence(
             model, data.test_dataloader(), data.train_dataloader(), stand_in, cli.given.resamples
         )
@@ -81,8 +78,6 @@ class ContributionCommand(Command):
 
 def _columns(data: Any, party: int) -> list[str]:
     """The names of a party's columns, or their numbers."""
-    if party >= len(data.parts):
-        raise ConfigurationError(f"--columns names party {party}, but the last is {len(data.parts) - 1}; correct it")
     names, positions = data.layout.columns, data.parts[party].positions.tolist()
     return [names[position] if names else str(position) for position in positions]
 
@@ -93,15 +88,12 @@ def _retrain(cli: CLI) -> int:
     if given.columns or given.resamples:
         option = "--columns" if given.columns else "--resamples"
         raise UsageError(f"{option} needs one trained model; leave it out, or use --by absence")
-    given["ckpt_path"] = None
-    cli.build()
+    build_anew(cli)
     from lightning_vfl.absence.contribution import contributions, players_of, without_features
     from lightning_vfl.absence.report import write_contributions
     from lightning_vfl.absence.shapley import coalitions_of, orders_of
 
     model, data = cli.model, cli.datamodule
-    data.setup("fit")
-    data.setup("test")
     refuse_numbered(cli, "--by absence")
     model.build_for(data)
     players = players_of(model.roster.parties, model.active)

@@ -19,14 +19,14 @@ class DoctorCommand(AloneCommand):
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        parser.add_argument("federation", type=str, metavar="FEDERATION", help="federation.yaml, the same on all hosts")
-        parser.add_argument("--name", type=str, help="the party of this host; without it, this host is the server's")
+        parser.add_argument("federation", metavar="FEDERATION", help="federation.yaml, the same on all hosts")
+        parser.add_argument("--name", help="the party of this host; without it, this host is the server's")
         add_seat(parser)
-        parser.add_argument("--folder", type=str, default="runs", help="where the run writes (default: runs)")
-        parser.add_argument("--table", type=str, metavar="FILE", help="the table of this host: CSV or Parquet")
-        parser.add_argument("--id_column", type=str, default="id", help="column of the ids")
-        parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
-        parser.add_argument("--encoding", type=str, default="utf-8", help="of the text of a CSV file")
+        parser.add_argument("--folder", default="runs", help="where the run writes (default: runs)")
+        parser.add_argument("--table", metavar="FILE", help="the table of this host: CSV or Parquet")
+        parser.add_argument("--id_column", default="id", help="column of the ids")
+        parser.add_argument("--separator", default=",", help="between the fields of a CSV file")
+        parser.add_argument("--encoding", default="utf-8", help="of the text of a CSV file")
 
     def work(self, given: Namespace) -> int:
         with needing("doctor", "federation"):

@@ -28,38 +28,34 @@ class EndpointCommand(AloneCommand):
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        parser.add_argument("half", type=str, metavar="HALF", help="folder of the party's exported half")
+        parser.add_argument("half", metavar="HALF", help="folder of the party's exported half")
         parser.add_argument(
             "--table",
-            type=str,
             required=True,
             metavar="FILE",
             help="the records: CSV, Parquet or arrays; with --store, the name of a table or view",
         )
         parser.add_argument(
             "--store",
-            type=str,
             metavar="URL",
             help="a database with the records, which are read for each request: postgresql+psycopg://bank@host/database",
         )
         parser.add_argument(
             "--training",
-            type=str,
             metavar="FILE",
             help="the records of training, for drift; default: what the half says of them",
         )
-        parser.add_argument("--id_column", type=str, default="id", help="column of the ids")
-        parser.add_argument("--separator", type=str, default=",", help="between the fields of a CSV file")
-        parser.add_argument("--encoding", type=str, default="utf-8", help="of the text of a CSV file")
+        parser.add_argument("--id_column", default="id", help="column of the ids")
+        parser.add_argument("--separator", default=",", help="between the fields of a CSV file")
+        parser.add_argument("--encoding", default="utf-8", help="of the text of a CSV file")
         parser.add_argument(
             "--leave_out",
-            type=str,
             nargs="+",
             default=[],
             metavar="COLUMN",
             help="columns that are no features: labels",
         )
-        parser.add_argument("--work_dir", type=str, help="folder in which the records are indexed; default: temporary")
+        parser.add_argument("--work_dir", help="folder in which the records are indexed; default: temporary")
         add_host_options(parser)
 
     def work(self, given: Namespace) -> int:
@@ -110,7 +106,7 @@ def files_of(given: Namespace) -> Callable[[], tuple[Charter, SeatFile]]:
 def add_host_options(parser: ArgumentParser) -> None:
     """Add the options that endpoint and gateway have in common."""
     parser.add_argument(
-        "--federation", type=str, default="federation.yaml", help="the same on all hosts (default: federation.yaml)"
+        "--federation", default="federation.yaml", help="the same on all hosts (default: federation.yaml)"
     )
     add_seat(parser)
     parser.add_argument("--engine", type=Literal["onnx", "torch"], default="onnx", help="what runs the program")

@@ -24,15 +24,14 @@ class GatewayCommand(AloneCommand):
 
     def add_options(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "half", type=str, nargs="+", metavar="HALF", help="folder of the server's exported half; of each version"
+            "half", nargs="+", metavar="HALF", help="folder of the server's exported half; of each version"
         )
         parser.add_argument(
             "--training",
-            type=str,
             metavar="FILE",
             help="predictions of training records (CSV), for drift; default: what the half says",
         )
-        parser.add_argument("--http", type=str, default="127.0.0.1:8080", help="host:port for requests, without TLS")
+        parser.add_argument("--http", default="127.0.0.1:8080", help="host:port for requests, without TLS")
         parser.add_argument(
             "--deadline_ms", type=float, default=1000.0, help="time that the parties have for an answer"
         )

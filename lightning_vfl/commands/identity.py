@@ -20,8 +20,8 @@ class IdentityCommand(AloneCommand):
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", type=str, metavar="NAME", help="name of the server or the party in federation.yaml")
-        parser.add_argument("--out", type=str, default="keys", help="folder of the files; made if it does not exist")
+        parser.add_argument("name", metavar="NAME", help="name of the server or the party in federation.yaml")
+        parser.add_argument("--out", default="keys", help="folder of the files; made if it does not exist")
         parser.add_argument(
             "--renew", action="store_true", help="in place of the identity that is there, which is kept"
         )

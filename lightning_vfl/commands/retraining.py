@@ -10,12 +10,15 @@ import yaml
 from jsonargparse.typing import PositiveInt
 
 from lightning_vfl.commands.command import CLI
+from lightning_vfl.commands.stand_ins import stand_in_named
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import numpy as np
     from jsonargparse import ArgumentParser
     from numpy.typing import NDArray
+
+    from lightning_vfl.absence import AbsentStandIn
 
 _OF_RECIPE = ("model", "data", "trainer")
 
@@ -70,6 +73,48 @@ def refuse_numbered(cli: CLI, instead: str) -> None:
         )
     if cli.datamodule.records("train").present is not None:
         raise ConfigurationError(f"--by retraining needs records that all parties hold; use {instead}")
+
+
+def tested(cli: CLI) -> "tuple[AbsentStandIn, Path]":
+    """Test the trained model of a recipe that is to do without parties; returns the stand-in and the run's folder.
+
+    Raises:
+        ConfigurationError: for a model that needs all parties.
+    """
+    from lightning_vfl.absence.measure import refuse_unable
+    from lightning_vfl.commands.before_test import BeforeTest
+    from lightning_vfl.protocols.run_folder import run_folder
+
+    stand_in = stand_in_named(cli.given.stand_in)
+    cli.build()
+    model, data, trainer = cli.model, cli.datamodule, cli.trainer
+    trainer.callbacks.append(BeforeTest(lambda: refuse_unable(model, stand_in)))
+    cli.take_folder()
+    trainer.test(model, datamodule=data, ckpt_path=cli.given.ckpt_path, verbose=False)
+    data.setup("fit")
+    return stand_in, Path(run_folder(trainer))
+
+
+def build_anew(cli: CLI) -> None:
+    """Build the recipe for trainings from the start, with all records; a model that was trained is left out."""
+    cli.given["ckpt_path"] = None
+    cli.build()
+    cli.datamodule.setup("fit")
+    cli.datamodule.setup("test")
+
+
+def chosen_party(data: Any, name: str, option: str) -> int:
+    """The number of a party that an option names, of data that are set up.
+
+    Raises:
+        ConfigurationError: if there is no such party.
+    """
+    from lightning_vfl.datamodules.party_number import party_number
+
+    party = party_number(name, data.party_names)
+    if party >= len(data.parts):
+        raise ConfigurationError(f"{option} names party {party}, but the last is {len(data.parts) - 1}; correct it")
+    return party
 
 
 def metrics_of(cli: CLI, recipes: Mapping[str, Mapping[str, Any]], out: Path) -> "dict[str, NDArray[np.float64]]":

@@ -7,8 +7,17 @@ from jsonargparse.typing import NonNegativeInt
 
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files
-from lightning_vfl.commands.retraining import add_retraining, copied, metrics_of, refuse_numbered, with_parties
-from lightning_vfl.commands.stand_ins import add_stand_in, stand_in_named
+from lightning_vfl.commands.retraining import (
+    add_retraining,
+    build_anew,
+    chosen_party,
+    copied,
+    metrics_of,
+    refuse_numbered,
+    tested,
+    with_parties,
+)
+from lightning_vfl.commands.stand_ins import add_stand_in
 from lightning_vfl.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -93,36 +102,21 @@ def _asked(given: Any) -> "tuple[list[Disturbance], bool]":
 
 def _parties(cli: CLI) -> list[int]:
     """The parties that are disturbed, after the data are set up."""
-    from lightning_vfl.datamodules.party_number import party_number
-
-    data = cli.datamodule
-    parties = [party_number(name, data.party_names) for name in dict.fromkeys(cli.given.parties)]
-    for party in parties:
-        if party >= len(data.parts):
-            raise ConfigurationError(
-                f"--parties names party {party}, but the last is {len(data.parts) - 1}; correct it"
-            )
+    data, names = cli.datamodule, dict.fromkeys(cli.given.parties)
+    parties = [chosen_party(data, name, "--parties") for name in names]
     return parties or list(range(len(data.parts)))
 
 
 def _tested(cli: CLI, disturbances: "list[Disturbance]", absent: bool) -> "tuple[Robustness, Path]":
     """The grid of a trained model."""
-    from lightning_vfl.absence.measure import refuse_unable
     from lightning_vfl.absence.robustness import by_test
-    from lightning_vfl.commands.before_test import BeforeTest
-    from lightning_vfl.protocols.run_folder import run_folder
 
-    stand_in = stand_in_named(cli.given.stand_in)
-    cli.build()
-    model, data, trainer = cli.model, cli.datamodule, cli.trainer
-    trainer.callbacks.append(BeforeTest(lambda: refuse_unable(model, stand_in)))
-    cli.take_folder()
-    trainer.test(model, datamodule=data, ckpt_path=cli.given.ckpt_path, verbose=False)
-    data.setup("fit")
+    stand_in, folder = tested(cli)
+    model, data = cli.model, cli.datamodule
     parties = _parties(cli)
     away = [party for party in parties if absent and party != model.active]
     found = by_test(model, data, parties, disturbances, away, stand_in, cli.given.resamples)
-    return found, Path(run_folder(trainer))
+    return found, folder
 
 
 def _retrained(cli: CLI, disturbances: "list[Disturbance]", absent: bool) -> "tuple[Robustness, Path]":
@@ -130,11 +124,8 @@ def _retrained(cli: CLI, disturbances: "list[Disturbance]", absent: bool) -> "tu
     from lightning_vfl.absence.robustness import ABSENT, Disturbance, table_of
 
     given = cli.given
-    given["ckpt_path"] = None
-    cli.build()
+    build_anew(cli)
     model, data = cli.model, cli.datamodule
-    data.setup("fit")
-    data.setup("test")
     model.build_for(data)
     parties = _parties(cli)
     total = model.roster.parties

@@ -21,7 +21,7 @@ class StatusCommand(AloneCommand):
     about = _ABOUT
 
     def add_options(self, parser: ArgumentParser) -> None:
-        parser.add_argument("federation", type=str, metavar="FEDERATION", help="federation.yaml, the same on all hosts")
+        parser.add_argument("federation", metavar="FEDERATION", help="federation.yaml, the same on all hosts")
         add_seat(parser)
 
     def work(self, given: Namespace) -> int:
