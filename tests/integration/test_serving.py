@@ -9,12 +9,13 @@ import torch
 
 from lightning_vfl.absence import PredictWithout
 from lightning_vfl.absence.stand_ins import Exclude
-from lightning_vfl.aggregators import LagrangeShared, LocalGaussian, MaskedSum, Mean, PoissonBinomial
+from lightning_vfl.aggregators import LagrangeCoded, LagrangeShared, LocalGaussian, MaskedSum, Mean, PoissonBinomial
 from lightning_vfl.callbacks import PredictionWriter
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.write import export_model
-from lightning_vfl.federation.charter import SeatFile
+from lightning_vfl.federation.charter import Consent, SeatFile
 from lightning_vfl.federation.local import found
+from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.privacy import Sigma
 from lightning_vfl.serving.endpoint import Endpoint
 from lightning_vfl.serving.gateway import Gateway
@@ -41,16 +42,19 @@ class Exported:
 
     def __init__(self, folder, aggregator, protected=False):
         self.folder = folder
+        self.evaluate = Consent.PROTOCOL  # of all seats
         write_tables(folder, IDS)
         write_tables(folder / "new", NEW, seed=1, cities=("Paris", "Berlin", "Oslo"), label=False)
         torch.manual_seed(0)
-        self.module = built(aggregator, data=tables(folder))[0]
+        bottom = {"bottom": PolynomialNetwork} if isinstance(aggregator, LagrangeCoded) else {}
+        self.module = built(aggregator, data=tables(folder), **bottom)[0]
         self.module.protected_evaluation = protected
         export_model(self.module, folder / "halves")
         self.charter = found("production", PARTIES, folder)
 
     def seat(self, name):
-        return SeatFile(self.folder / "keys" / f"{name}.key", ledger=self.folder / f"{name}.privacy.jsonl")
+        ledger = self.folder / f"{name}.privacy.jsonl"
+        return SeatFile(self.folder / "keys" / f"{name}.key", ledger=ledger, evaluate=self.evaluate)
 
     def endpoint(self, name):
         records = Records(self.folder / "new" / f"{name}.csv")
@@ -107,9 +111,25 @@ def test_production_with_little_noise_predicts_what_predict_writes(aggregator, c
     assert_same(served(exported, expected["record"].tolist()), expected, close)
 
 
-def test_a_model_with_shares_is_refused_in_one_line(tmp_path):
-    exported = Exported(tmp_path, LagrangeShared(), protected=True)
+SHARES = {"shared": LagrangeShared(), "coded": LagrangeCoded(privacy=0)}
+
+
+@pytest.mark.parametrize("aggregator", SHARES.values(), ids=SHARES)
+def test_a_model_with_shares_is_refused_in_one_line(aggregator, tmp_path):
+    exported = Exported(tmp_path, aggregator, protected=True)
     for start in (lambda: exported.endpoint("bank"), lambda: exported.gateway(1.0)):
-        with pytest.raises(ConfigurationError, match=r"LagrangeShared .* production does not") as error:
+        with pytest.raises(ConfigurationError, match=rf"{type(aggregator).__name__} .* production does not") as error:
             start()
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("aggregator", SHARES.values(), ids=SHARES)
+def test_a_model_with_shares_answers_in_the_clear_if_every_seat_agrees(aggregator, tmp_path):
+    exported = Exported(tmp_path, aggregator)  # evaluate: plain
+    for name in PARTIES:
+        with pytest.raises(ConfigurationError, match=r"set evaluate: plain in seat\.yaml to agree"):
+            exported.endpoint(name)
+    exported.evaluate = Consent.PLAIN
+    assert "in the clear" in exported.endpoint("bank").in_the_clear
+    expected = predictions(exported.module, tables(tmp_path / "new"), tmp_path)
+    assert_same(served(exported, expected["record"].tolist()), expected)
