@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.checks import within
-from lightning_vfl.errors import ConfigurationError, nearest, reason
+from lightning_vfl.errors import ConfigurationError, nearest, reason, refuse_other_kind
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.column_aware import column_aware
 from lightning_vfl.networks.flops import takes_whole_numbers
@@ -428,7 +428,7 @@ def _leaves_open(factory: Callable[..., Any], name: str) -> bool:
 
 def _make(factory: Callable[..., nn.Module], who: str, *arguments: Any, **more: Any) -> nn.Module:
     try:
-        return factory(*arguments, **more)
+        network = factory(*arguments, **more)
     except ConfigurationError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:
@@ -440,6 +440,8 @@ def _make(factory: Callable[..., nn.Module], who: str, *arguments: Any, **more: 
         raise ConfigurationError(
             f"{who} cannot be built: its factory is called with ({given}) and fails with: {reason(error)}{remedy}"
         ) from error
+    refuse_other_kind(f"what the factory of {who} returns", network, nn.Module, "Linear(8, 3)")
+    return network
 
 
 def _try(network: nn.Module, shape: Shape, outputs: int, who: str, setting: str = "") -> None:

@@ -39,6 +39,12 @@ def test_a_layer_of_torch_as_bottom(tmp_path):
         trainer(tmp_path).fit(split(bottom=nn.Linear), datamodule=Blobs())
 
 
+@pytest.mark.parametrize("part", ["bottom", "top"])
+def test_a_function_that_forgets_to_return_its_network(part, tmp_path):
+    with pytest.raises(ConfigurationError, match=rf"the factory of .*{part}.* returns must be a Module, .*; got None"):
+        trainer(tmp_path).fit(split(**{part: lambda *shape: None}), datamodule=Blobs())
+
+
 class Codes(Blobs):
     """Columns of codes from 0 to 999."""
 
