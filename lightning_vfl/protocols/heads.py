@@ -159,7 +159,8 @@ class HeadsVFL(VFLModule):
             yield nn.ModuleList(pair)
 
     def protection(self, uploads: int) -> str | None:
-        return "none: the labels are at every party, which trains a head of its own with them"
+        sees = ", and is sent the embeddings of all others" if self.exchanges else ""
+        return f"none: the labels are at every party, which trains a head of its own with them{sees}"
 
 
 def mean_of_holders(outputs: Tensor, there: Tensor) -> Tensor:

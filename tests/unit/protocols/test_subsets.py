@@ -11,7 +11,7 @@ from lightning_vfl.aggregators import Concat, LocalGaussian, MaskedSum, Max, Mea
 from lightning_vfl.downlinks import MaxNorm
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Stale, Zeros
-from lightning_vfl.protocols import DropParties, Everybody, LaserVFL, TaskSampling
+from lightning_vfl.protocols import DropParties, EnsembleVFL, Everybody, LaserVFL, TaskSampling
 from lightning_vfl.protocols.laser import head_weights
 from lightning_vfl.protocols.subset_copies import sampled_sizes, size_weights
 from lightning_vfl.types import Joint, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
@@ -330,10 +330,15 @@ def test_the_loss_of_laser_is_the_sum_of_the_weighted_losses_of_single_rows():
     torch.testing.assert_close(found, total)
 
 
-def test_laser_says_that_the_labels_are_everywhere():
-    module = LaserVFL(width=4, seed=0, party_shapes=[(1,)] * 2, num_classes=2)
+@pytest.mark.parametrize(("protocol", "sent"), [(LaserVFL, True), (EnsembleVFL, False)])
+def test_heads_at_parties_say_what_is_everywhere_and_send_it(protocol, sent):
+    module = protocol(width=4, seed=0, party_shapes=[(1,)] * 3, num_classes=2)
     module.configure_model()
     assert "labels are at every party" in module.protection(1)
+    assert module.protection(1).endswith("is sent the embeddings of all others") == sent
+    legs = [(leg.kind, leg.to, leg.elements.tolist()) for leg in module.training_legs(8) if leg.elements.any()]
+    to_both = [2 * 8 * 4] * 3  # numbers that each party sends
+    assert legs == ([("embeddings", "peers", to_both), ("gradients", "peers", to_both)] if sent else [])
 
 
 def test_all_subsets_of_many_parties_are_refused():
