@@ -48,8 +48,8 @@ class PartyData(ABC):
         self.index = index
         self.dtype = dtype
 
-    def places(self, ids: "pd.Index[Any]") -> "NDArray[np.int64]":
-        """(B,) the place of each of these ids, -1 for those that it does not have."""
+    def places(self, ids: "NDArray[Any]") -> "NDArray[np.int64]":
+        """(B,) the place of each of these ids, -1 for those that it does not have; ids are of the kind of its own."""
         return np.asarray(self.index.get_indexer(ids), dtype=np.int64)
 
     @abstractmethod
@@ -129,10 +129,9 @@ class EncodedTable(PartyData):
                 numbers.put(column)
         self._numbers = numbers.turned()
 
-    def places(self, ids: "pd.Index[Any]") -> "NDArray[np.int64]":
-        wanted = plain_ids(ids)
-        places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
-        return np.where(self._ids[places] == wanted, places, -1)
+    def places(self, ids: "NDArray[Any]") -> "NDArray[np.int64]":
+        places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        return np.where(self._ids[places] == ids, places, -1)
 
     def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
         return self._numbers.rows(places)

@@ -200,7 +200,7 @@ def _embeddings(
     """The inputs of the server: each party's embeddings, zero for records that it lacks, then who has which record."""
     held = []
     for name, own in data.items():
-        places = own.places(ids)
+        places = own.places(plain_ids(ids))
         there = places >= 0
         embedding = np.zeros((len(ids), widths[name]), dtype=np.float32)
         if there.any():

@@ -196,14 +196,12 @@ class ServedParty:
         Raises:
             ConfigurationError: for records that cannot be read now.
         """
-        import pandas as pd
-
         values = np.zeros((len(ids), self._width), np.float32)
         known, refused = np.zeros((2, len(ids)), np.bool_)
         if (ids.dtype.kind == "i") != (self.ids == "whole numbers"):
             return values, known, refused
         data = self._source.find(ids)
-        places = data.places(pd.Index(ids))
+        places = data.places(ids)
         known = places >= 0
         if not known.any():
             return values, known, refused
