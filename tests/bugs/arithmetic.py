@@ -71,8 +71,8 @@ ARITHMETIC = (
     ),
     Bug(
         "lightning_vfl/aggregators/coded/products.py",
-        "mean = self.scale.codec(field, view.agreed).dequantise(wanted) / len(view.roll.included_parties)",
-        "mean = self.scale.codec(field, view.agreed).dequantise(wanted) / m",
+        "mean = codec.dequantise(wanted) / len(view.roll.included_parties)",
+        "mean = codec.dequantise(wanted) / view.roster.parties",
         "the decoded sum is divided by all parties, not by those in the sum",
         "unit/aggregators/test_lagrange_coded.py",
     ),
