@@ -23,7 +23,7 @@ class Frame(Protocol):
 
 
 def files_of_frames(
-    tables: Mapping[str, Any], id_columns: Mapping[str, str], work_dir: str | Path | None
+    tables: Mapping[str, Any], id_columns: Mapping[str, str], work_dir: str | Path | None, setting: str = "tables"
 ) -> tuple[dict[str, Any], WorkFolder | None]:
     """The tables, with a Parquet file in the place of each frame, and the folder of these files.
 
@@ -31,16 +31,17 @@ def files_of_frames(
         tables: party -> a frame, or the name of a file, which stays.
         id_columns: party -> the column of its ids, which may be the index of a pandas frame.
         work_dir: where the folder is made; None: in the folder of the system for temporary files.
+        setting: the name of ``tables`` for those who give them.
 
     Raises:
-        ConfigurationError: for what is neither a frame nor a name, and for a frame whose columns Arrow does not take,
-            naming the party.
+        ConfigurationError: for what is neither a frame nor a name, and for a frame without rows or with columns that
+            Arrow does not take, naming the party.
     """
     frames = {party: table for party, table in tables.items() if isinstance(table, Frame)}
     for party, table in tables.items():
         if not isinstance(table, str | Path | Frame):
             raise ConfigurationError(
-                f"tables must give party '{party}' a file or a frame of pandas, polars or Arrow; got a "
+                f"{setting} must give party '{party}' a file or a frame of pandas, polars or Arrow; got a "
                 f"{type(table).__name__}; make a frame of it first, of a lazy one with collect()"
             )
     if not frames:
@@ -48,11 +49,11 @@ def files_of_frames(
     folder = WorkFolder(work_dir)
     files = {party: folder.path / f"{quote(party, safe='')}.parquet" for party in frames}
     for party, frame in frames.items():
-        _store(frame, party, id_columns[party], files[party])
+        _store(frame, party, id_columns[party], files[party], setting)
     return {**tables, **files}, folder
 
 
-def _store(frame: Any, party: str, id_column: str, path: Path) -> None:
+def _store(frame: Any, party: str, id_column: str, path: Path, setting: str) -> None:
     """Write a frame into a Parquet file."""
     import pandas as pd  # 0.5 s, where it is used
     import pyarrow as pa
@@ -72,6 +73,8 @@ def _store(frame: Any, party: str, id_column: str, path: Path) -> None:
             f"the frame of party '{party}' cannot be read: {reason(error)}; give each column one type and a name of "
             "its own"
         ) from error
+    if not table.num_rows:
+        raise ConfigurationError(f"the frame of party '{party}' in {setting} has no rows; give it records")
 
 
 def _with_plain_categories(table: "pa.Table") -> "pa.Table":

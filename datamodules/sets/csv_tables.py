@@ -227,7 +227,7 @@ class CSVTables(VerticalDataModule):
             )
         again = {party: files[party] if table is tables.get(party) else table for party, table in (extra or {}).items()}
         self._check_extra(again)
-        more, self._extra_frames = files_of_frames(again, self.id_columns, work_dir)
+        more, self._extra_frames = files_of_frames(again, self.id_columns, work_dir, "extra")
         self.extra = paths_of(more, data_dir)
         self.task = task
         self.overlap = overlap

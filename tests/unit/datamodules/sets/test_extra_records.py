@@ -101,6 +101,10 @@ def test_refusals_at_once():
     for wrong in ([more], more):
         with pytest.raises(ConfigurationError, match="extra must be a dictionary from party to file or frame; got a"):
             CSVTables(tables, extra=wrong, **SETTINGS)
+    with pytest.raises(ConfigurationError, match="extra must give party 'bank' a file or a frame of pandas, polars or"):
+        CSVTables(tables, extra={"bank": None}, **SETTINGS)
+    with pytest.raises(ConfigurationError, match="the frame of party 'bank' in extra has no rows; give it records"):
+        CSVTables(tables, extra={"bank": more[:0]}, **SETTINGS)
     with pytest.raises(ConfigurationError, match="extra names party 'bnk', which has no table"):
         CSVTables(tables, extra={"bnk": more}, **SETTINGS)
     with pytest.raises(ConfigurationError, match="extra records need tables that are parties of their own"):
