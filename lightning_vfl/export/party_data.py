@@ -50,7 +50,7 @@ class PartyData(ABC):
 
     def places(self, ids: "NDArray[Any]") -> "NDArray[np.int64]":
         """(B,) the place of each of these ids, -1 for those that it does not have; ids are of the kind of its own."""
-        return np.asarray(self.index.get_indexer(ids), dtype=np.int64)
+        return np.asarray(self.index.get_indexer(ids), dtype=np.int64)  # type: ignore[arg-type]  # an array does
 
     @abstractmethod
     def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
