@@ -65,8 +65,10 @@ def calm(folder: Path, names: tuple[str, ...], recipe: tuple[str, ...]) -> float
     return a_round * (int(trial.rounds()[-1]["round"]) + 1) / epochs
 
 
-def soak(federation: Federation, every: float, limit: float) -> tuple[dict[str, int], list[tuple[float, float]], float]:
-    """Run the federation; kill a party every so many seconds.
+def soak(
+    federation: Federation, every: float, last: float, limit: float
+) -> tuple[dict[str, int], list[tuple[float, float]], float]:
+    """Run the federation; kill a party every so many seconds, and nobody after ``last``, who would come back too late.
 
     Returns:
         Exit statuses, (seconds, MB) of the server, and the longest time without a round.
@@ -90,7 +92,7 @@ def soak(federation: Federation, every: float, limit: float) -> tuple[dict[str, 
         if "scorer" in federation.running:
             memory.append((now - began, resident(federation.running["scorer"])))
         victim = federation.names[kills % len(federation.names)]
-        if now > next_kill and len(federation.running) == len(federation.names) + 1:
+        if next_kill < now < began + last and len(federation.running) == len(federation.names) + 1:
             federation.kill(victim)
             federation.party(victim, "--ckpt_path", "last")
             kills, next_kill = kills + 1, now + every
@@ -126,7 +128,7 @@ def main() -> int:
     print(f"{root}: {len(names)} parties, {an_epoch:.2f} s an epoch, {epochs} epochs", flush=True)
     recipe = (*recipe, "--trainer.max_epochs", str(epochs))
     federation = Federation(root / "long", names, recipe, silence=15)
-    statuses, memory, longest = soak(federation, given.every, 60 * (3 * given.minutes + 5))
+    statuses, memory, longest = soak(federation, given.every, 54 * given.minutes, 60 * (3 * given.minutes + 5))
     begun, ended = [mb for at, mb in memory if WARM < at < 2 * WARM], [mb for _, mb in memory[-80:]]
     growth = median(ended) / median(begun) if begun else float("nan")
     rows = federation.rounds()
