@@ -128,7 +128,7 @@ def reads(attacker: Honest | Lying, batch: int, events: int) -> list[Reads]:
     torch.manual_seed(0)
     bottom, top = partial(MLP, hidden=[64]), partial(MLP, hidden=[UNITS])
     sgd = partial(torch.optim.SGD, lr=0.05)
-    module = CascadeVFL(Concat(), bottom, top, width=32, optimizer=sgd, seed=0)
+    module = CascadeVFL(Concat(), bottom=bottom, top=top, width=32, optimizer=sgd, seed=0)
     seen: list[Reads] = []
     differentiate = Ends.differentiate
 
