@@ -186,8 +186,9 @@ class PreparedTables:
                 for party in states_of
                 if party in known
             }
+        may_be_empty = {data.label_party, *(party for group in data.groups for party in group)}  # are left out, then
         for party in self._reader.paths:
-            if party != data.label_party and not len(joined.tables[party].columns):
+            if party not in may_be_empty and not len(joined.tables[party].columns):
                 raise ConfigurationError(
                     f"the table of party '{party}' has no column besides the ids, and so no feature; leave it out"
                 )
