@@ -119,8 +119,8 @@ def _merged_value(path: str, values: list[Any], tell: bool) -> Any:
         return last
     specs: list[dict[str, Any]] = []
     for value in values:
-        spec = _as_class(value)
-        specs = [] if spec is None else [*specs, spec]  # a number or null takes the place of all before it
+        spec = None if _is_halves(value) else _as_class(value)
+        specs = [] if spec is None else [*specs, spec]  # a number, null or halves take the place of all before
     if not specs:
         return last
     name = next((spec["class_path"] for spec in reversed(specs) if "class_path" in spec), None)
@@ -132,6 +132,11 @@ def _merged_value(path: str, values: list[Any], tell: bool) -> Any:
         merged["class_path"] = name
     init_args = _merged_section(path, settings, tell)
     return {**merged, "init_args": init_args} if init_args or name is None else merged
+
+
+def _is_halves(value: Any) -> bool:
+    """Whether a setting is a top in two halves, whose keys are no settings of a class."""
+    return isinstance(value, dict) and bool(value) and value.keys() <= {"server", "active"}
 
 
 def _settings_for(name: str | None, spec: Recipe, path: str, tell: bool) -> dict[str, Any]:

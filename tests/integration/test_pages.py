@@ -140,7 +140,7 @@ def test_commands_run(block):
     """In order; ``FILE`` is the checkpoint of the last fit."""
     checkpoint, ran = "", 0
     run_one = (
-        once.__wrapped__ if "FILE" in block.code else once
+        once.__wrapped__ if "--ckpt_path" in block.code else once
     )  # the checkpoint of another test is removed with its folder
     for words in commands(fenced(block)):
         if words[0] != "lightning-vfl":

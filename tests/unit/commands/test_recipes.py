@@ -88,6 +88,13 @@ def test_dotted_keys_and_settings_beside_the_class_are_the_same_as_nested_ones()
         assert merge([{"model": "SplitVFL"}, same]) == merge([{"model": "SplitVFL"}, nested])
 
 
+def test_a_top_in_halves_takes_the_place_of_a_class_and_a_class_that_of_halves():
+    halves = {"model": {"init_args": {"top": {"server": "MLP", "active": "MLP"}}}}
+    whole = {"model": {"init_args": {"top": {"class_path": "MLP", "init_args": {"hidden": [8]}}}}}
+    for recipes in ([whole, halves], [halves, whole]):
+        assert merge(recipes)["model"]["init_args"]["top"] == recipes[1]["model"]["init_args"]["top"]
+
+
 def test_a_mapping_of_a_user_is_a_value_and_null_takes_a_class_away():
     tables = [{"data": {"init_args": {"tables": {name: f"{name}.csv"}}}} for name in ("a", "b")]
     assert merge(tables)["data"]["init_args"]["tables"] == {"b": "b.csv"}
