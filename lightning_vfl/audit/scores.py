@@ -64,6 +64,8 @@ def auc(values: Numbers, positive: Flags) -> Score:
 
     def p(most: float) -> float:
         """Of at least this distance from one half; never less than that of the two extreme orders of all."""
+        if most >= 1.0:  # nothing can be larger, and such an AUC has no deviation
+            return 1.0
         distance = abs(area - 0.5) + 0.5 - most
         return max(_two_sided(distance / _deviation_of_area(most, n, m)), 2 / float(comb(n + m, n)))
 

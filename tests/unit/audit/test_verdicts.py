@@ -54,6 +54,13 @@ def null_scores(draw: np.random.Generator, regressions: int = 2) -> list[Score]:
     return [*areas, *shares, *(r_squared(0.05 * draw.standard_normal((60, 2)), truth) for _ in range(regressions))]
 
 
+@pytest.mark.parametrize("most", [1.0, 0.99 + MARGIN])
+def test_a_success_that_nothing_can_exceed_is_no_leak(most: float) -> None:
+    values, positive = np.arange(40.0), np.arange(40) >= 25
+    for score in (auc(values, positive), auc(-values, positive), share(40, 40, 0.5)):
+        assert p_of(score, most) == 1.0
+
+
 def test_few_reports_of_attacks_that_guess_at_random_name_a_leak() -> None:
     draw = np.random.default_rng(1)
     reports = 200
