@@ -50,11 +50,14 @@ def run(command: Sequence[str], pause: Path | None, environment: Mapping[str, st
     Raises:
         KeyboardInterrupt: when the command has been interrupted, too, and has ended.
     """
+    interrupts: list[int] = []
+    # a handler that raises may do so within poll(), which then never gives its lock back, so that wait() waits for ever
+    former = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     # a session of its own: a stop signal reaches the processes that the command starts
     process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
     stands_still = False
     try:
-        while process.poll() is None:
+        while process.poll() is None and not interrupts:
             if stands_still != (pause is not None and pause.exists()):
                 stands_still = not stands_still
                 os.killpg(process.pid, signal.SIGSTOP if stands_still else signal.SIGCONT)
@@ -64,6 +67,9 @@ def run(command: Sequence[str], pause: Path | None, environment: Mapping[str, st
             os.killpg(process.pid, signal.SIGINT)
             os.killpg(process.pid, signal.SIGCONT)  # a stopped process handles no signal
             process.wait()
+        signal.signal(signal.SIGINT, former)
+    if interrupts:
+        raise KeyboardInterrupt
     return process.returncode
 
 
