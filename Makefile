@@ -54,7 +54,7 @@ fix: $(INSTALLED)  ## format and apply the safe fixes
 
 # worksteal: a worker that has finished takes tests of the other one; loadfile takes a fifth longer
 # compiled files are kept even if PYTHONDONTWRITEBYTECODE is set: otherwise every process compiles all tests again
-test: $(INSTALLED)  ## the test suite, about 4 minutes on two quiet cores
+test: $(INSTALLED)  ## the test suite, about 3 minutes on two quiet cores
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --dist worksteal
 
 .flower: constraints-flower.txt  # Flower wants other versions than constraints.txt has: protobuf < 7, rich < 15, packaging < 26
