@@ -47,7 +47,9 @@ def test_the_line_is_that_of_the_second_key():
 
 
 def test_aliases_are_no_keys_of_their_own():
-    refuse_repeated_keys("a: &one {x: [*one]}\nb: *one\nc: *one\n")
+    text = "a: &one {x: [*one]}\nb: *one\nc: *one\n"
+    refuse_repeated_keys(text)
+    assert [*yaml.safe_load(text)] == ["a", "b", "c"]
 
 
 def test_other_texts_are_told_by_yaml():
