@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_vfl.audit.verdicts import NOT_SHOWN, Finding
 from lightning_vfl.checks import one_of
 from lightning_vfl.privacy.digits import shown
-from lightning_vfl.terminal import console
+from lightning_vfl.terminal import WIDEST, console
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,9 @@ def print_findings(findings: Sequence[Finding]) -> None:
     terminal = console()
     for attacker in dict.fromkeys(finding.attacker for finding in findings):
         rows = table_of([finding for finding in findings if finding.attacker == attacker])
-        names = [row[0].replace("(", "\n(", 1) for row in rows]  # the settings of an attack in a line of their own
+        names = [row[0] for row in rows]
+        if terminal.width <= WIDEST:  # the settings of an attack in a line of their own
+            names = [name.replace("(", "\n(", 1) for name in names]
         longest = max(cell_len(line) for name in names for line in name.splitlines())
         table = Table(title=f"what {attacker} gets", pad_edge=False)
         table.add_column("attack", overflow="fold", no_wrap=longest + _BESIDE <= terminal.width)

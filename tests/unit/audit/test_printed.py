@@ -19,3 +19,11 @@ def test_names_of_attacks_are_whole_where_there_is_room_and_never_cut(monkeypatc
     cells = [line.split("│")[1].strip() for line in lines if line.count("│") > 2]
     assert ("FeatureReconstruction" in cells) == whole
     assert "FeatureReconstruction(known=280)SingleUpload(known=280)" in "".join(cells)
+
+
+def test_in_a_pipe_each_finding_is_one_line(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    names = ["FeatureReconstruction(known=280)", "CanariesInTraining(canaries=1000, clip=0.5, upload=1)"]
+    print_findings([found(name) for name in names])
+    lines = capsys.readouterr().out.splitlines()
+    assert [sum(name in line and "leak" in line for line in lines) for name in names] == [1, 1]
