@@ -78,6 +78,27 @@ def hand_out_again(checkpoint: Mapping[str, Any]) -> None:
             state["offset"] = done
 
 
+def frozen_parts(module: Any) -> dict[str, list[str]]:
+    """The names of what does not learn: parameters without gradients, and normalisations without running moments."""
+    return {
+        "parameters": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
+        "moments": [name for name, one in module.named_modules() if getattr(one, "track_running_stats", None) is False],
+    }
+
+
+def freeze_again(module: Any, frozen: Mapping[str, Sequence[str]]) -> None:
+    """Let that learn which learnt when the checkpoint was saved, and nothing else.
+
+    Lightning's ``BaseFinetuning`` freezes networks at the start of every fit, and would leave those frozen that it had
+    set free before the checkpoint.
+    """
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in frozen["parameters"])
+    for name, one in module.named_modules():
+        if hasattr(one, "track_running_stats"):
+            one.track_running_stats = name not in frozen["moments"]
+
+
 def save(module: Any, checkpoint: dict[str, Any], within_round: bool) -> None:
     """Add the counts of a protocol to a checkpoint, and the texts that identify the model's parts.
 
@@ -110,6 +131,7 @@ def save(module: Any, checkpoint: dict[str, Any], within_round: bool) -> None:
         books["told"] = untaken
     if whole:
         books["given"] = module.optimizers_given
+        books["frozen"] = frozen_parts(module)
         books["memory"] = module._resumed or ({} if module.memory is None else module.memory.state())
         if module.place is not None and module.keys:
             books["secret key"] = module.keys[module.owner].hex()
@@ -143,6 +165,7 @@ def restore(module: Any, checkpoint: dict[str, Any]) -> None:
     module.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
     module._resumed = books.get("memory", {})
     module.optimizers_given = books.get("given", {})
+    module.frozen = books.get("frozen")
     module.position = position_in(checkpoint)
     if module.place is not None and module.keys and "secret key" in books:  # a resumed process draws as it would have
         module.keys[module.owner] = bytes.fromhex(books["secret key"])

@@ -370,11 +370,12 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
 
     def parts(self) -> dict[str, str]:
         """The parts of the model as comparable texts; a checkpoint with other parts is refused."""
+        frozen, free = "track_running_stats=False", "track_running_stats=True"  # a callback may freeze a normalisation
         return {
             "protocol": type(self).__name__,
             "aggregator": self.aggregator.identity,
-            "bottom": "\n".join(str(bottom) for bottom in self.bottoms.parties),
-            "top": str(self.top),
+            "bottom": "\n".join(str(bottom).replace(frozen, free) for bottom in self.bottoms.parties),
+            "top": str(self.top).replace(frozen, free),
             "objective": self.objective.identity,
         }
 

@@ -1,7 +1,7 @@
 """VFLModule: the base class of protocols, with the steps and hooks that Lightning calls."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from inspect import isfunction
 from math import nan
@@ -34,7 +34,7 @@ from lightning_vfl.protocols.constant_output import Spread, warn_of_chance
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.first_rounds import Movement, check_movement, refuse_diverged
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.loading import BOOKS, SET_UP, restore, save
+from lightning_vfl.protocols.loading import BOOKS, SET_UP, freeze_again, restore, save
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.party_summary import with_party_rows
@@ -68,6 +68,7 @@ class VFLModule(MessageRounds):
 
     position: Mapping[str, Any] = {}
     """Where the training loader of a checkpoint stood; the datamodule takes it when the fit is resumed."""
+    frozen: Mapping[str, Sequence[str]] | None = None  # what did not learn in the fit of a checkpoint
     end_before_round: bool = False  # a callback sets it when a round would cost too much
     predictor: Callable[[VerticalBatch], Predictions] | None = None  # takes the place of the rounds of predictions
     attendance: Attendance | None = None  # of the last evaluation round; None: nobody who was asked was absent
@@ -261,6 +262,9 @@ class VFLModule(MessageRounds):
     @toolkit_hook
     def on_train_start(self) -> None:
         """Refuse unsuitable optimisers and loaders; store the number of mini-batches of a pass."""
+        if self.frozen is not None and self.trainer.ckpt_path is not None:
+            freeze_again(self, self.frozen)  # after all callbacks have frozen what they freeze
+        self.frozen = None
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)
         self._movement = None if self.place is not None else Movement(self)

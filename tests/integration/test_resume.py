@@ -282,7 +282,7 @@ class Thawed(BaseFinetuning):
     """The bottoms learn from the second epoch on, in a group of the optimiser that the callback adds."""
 
     def freeze_before_training(self, pl_module):
-        self.freeze(pl_module.bottoms)
+        self.freeze(pl_module.bottoms, train_bn=False)
 
     def finetune_function(self, pl_module, epoch, optimizer):
         if epoch == 1:
@@ -294,18 +294,26 @@ class Warm(SplitVFL):
         return SGD([parameter for parameter in self.parameters() if parameter.requires_grad])
 
 
-def test_groups_that_a_callback_has_added_are_resumed(tmp_path):
-    def fitted(ckpt_path=None, **settings):
-        module, data = Warm(Mean(), bottom=dropping, width=5), Blobs(batch_size=10)
-        module.build_for(data)
-        t = trainer(tmp_path, **settings)
-        t.fit(module, datamodule=data, ckpt_path=ckpt_path)
-        return t
+def normalised(columns, width):
+    return torch.nn.Sequential(torch.nn.Linear(columns[0], width), torch.nn.BatchNorm1d(width))
 
-    t = fitted(max_epochs=2, callbacks=[Thawed()])
-    t.save_checkpoint(tmp_path / "two.ckpt")
-    u = fitted(tmp_path / "two.ckpt", max_epochs=3, callbacks=[Thawed()])
-    assert len(t.optimizers[0].param_groups) == len(u.optimizers[0].param_groups) == 2
+
+@pytest.mark.parametrize("step", [STEPS - 2, STEPS + 2, 2 * STEPS])
+def test_what_a_callback_has_set_free_learns_after_a_resume(step, tmp_path):
+    """After the last step of an epoch (STEPS), Lightning would not call the hook in which the callback acts."""
+
+    def fitted(ckpt_path=None):
+        torch.manual_seed(0)
+        module, data = Warm(Mean(), bottom=normalised, width=5, seed=0), Blobs(batch_size=10)
+        module.build_for(data)
+        saver = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
+        t = trainer(tmp_path, max_epochs=EPOCHS, callbacks=[Thawed(), saver], enable_checkpointing=True)
+        t.fit(module, datamodule=data, ckpt_path=ckpt_path)
+        return {"weights": module.state_dict(), "optimizer": t.optimizers[0].state_dict()}
+
+    whole = fitted()
+    assert len(whole["optimizer"]["param_groups"]) == 2
+    assert same(fitted(tmp_path / f"step={step}.ckpt"), whole)
 
 
 def test_a_fit_that_is_resumed_twice_still_tells_what_the_first_was_given(whole, tmp_path):
