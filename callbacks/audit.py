@@ -6,7 +6,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from lightning_vfl.audit import Attack, Attacker, Finding, Transcript
+from lightning_vfl.audit import Attack, Attacker, Finding, Target, Transcript
+from lightning_vfl.audit.attacks.labels import TOP_GRADIENTS
 from lightning_vfl.audit.attacks.lower_bounds import CanariesInTraining
 from lightning_vfl.audit.attacks.membership import MembershipByLoss, members_and_others
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
@@ -15,7 +16,7 @@ from lightning_vfl.audit.case import Case
 from lightning_vfl.audit.harness import refuse_unsuitable, run_attacks
 from lightning_vfl.audit.report import metrics_of, print_findings, refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES, Several, differences
-from lightning_vfl.audit.truth import Truth
+from lightning_vfl.audit.truth import JoinedTruth, Truth
 from lightning_vfl.audit.twin import is_protected
 from lightning_vfl.audit.verdicts import by_attack, judged
 from lightning_vfl.errors import ConfigurationError
@@ -66,6 +67,7 @@ class Audit(Callback):
         self.transcript = Transcript(self.attacker, limit_bytes)
         self.findings: list[Finding] = []
         self._case: Case  # from the start of the fit on
+        self._joined: JoinedTruth
         self.revise: Callable[[Sequence[Attack], int], list[Attack]] | None = None  # the attacks, of so many epochs
         self.has_twin = False  # whether the caller attacks a twin too: verdicts, table and report are then the caller's
         refuse_report(report)
@@ -108,7 +110,12 @@ class Audit(Callback):
         refuse_unsuitable(self._case, self.attacks)
         if attacks := self.attacks:
             self.transcript.wanted = lambda *entry: any(attack.reads(*entry) for attack in attacks)
-        module.tap = self.transcript if module.tap is None else Several(module.tap, self.transcript)
+        joined = [attack for attack in self.attacks if attack.target == Target.JOINED]
+        self._joined = JoinedTruth(
+            lambda: any(attack.reads(TOP_GRADIENTS, "up", None, self.transcript.epoch) for attack in joined)
+        )
+        taps = module.tap, self.transcript, self._joined
+        module.tap = Several(*filter(None, taps))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.transcript.epoch = trainer.current_epoch + 1
@@ -133,7 +140,7 @@ class Audit(Callback):
             rank_zero_warn(difference)
         inputs, members = members_and_others(module, truth) if self._of(MembershipByLoss) else ({}, None)
         coins = [attack.coins(truth.records, module.seed) for attack in self._of(CanariesInTraining)]
-        case = Case(module, truth, self.transcript, inputs, members, coins[0] if coins else None)
+        case = Case(module, truth, self.transcript, inputs, members, coins[0] if coins else None, self._joined.rounds)
         self.findings = run_attacks(case, self.attacks or [])
         for logger in trainer.loggers:
             logger.log_metrics(metrics_of(self.findings), step=trainer.global_step)

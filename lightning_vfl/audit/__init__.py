@@ -9,6 +9,7 @@ from lightning_vfl.audit.attacks.lower_bounds import CanariesInTraining, Epsilon
 from lightning_vfl.audit.attacks.membership import MembershipByLoss
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.records import Collusion, GroupInversion
+from lightning_vfl.audit.attacks.top_gradients import TopGradientInversion
 from lightning_vfl.audit.transcript import Entry, Transcript
 from lightning_vfl.audit.verdicts import Finding
 
@@ -39,5 +40,6 @@ __all__ = [
     "Seen",
     "SingleUpload",
     "Target",
+    "TopGradientInversion",
     "Transcript",
 ]

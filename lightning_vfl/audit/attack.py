@@ -27,6 +27,7 @@ class Target(StrEnum):
     RECORDS = "whole records"  # values (n, W): a party's features; scored by the share within 5 %
     SHARES = "shared records"  # values (n, W): a party's shared integers; scored by the share that is exact
     EMBEDDINGS = "embeddings"  # values (n, D): a party's uploads before they are hidden; scored by R²
+    JOINED = "joined embeddings"  # values (rounds, R, D): what a top was given, in any order; share that is exact
     COINS = "one of two values"  # values (n,): larger for the second value; scored by a lower bound on ε
     CANARIES = "values of canaries"  # values (n,), as COINS, for records in a training
     NEIGHBOURS = "records that are alike"  # values (n, d): columns up to rotation; by the share of right neighbours
@@ -112,7 +113,7 @@ class Guesses:
     """An attack's result: ``values`` for the records (or rounds, or trials) ``ids``; see ``Target`` for the shapes.
 
     The harness refuses other shapes, ids that do not exist, and ids that are there twice. An attack may leave records
-    out; these are not scored.
+    out; these are not scored. Of ``JOINED``, rows of NaN stand for embeddings that it has not found.
 
     Args:
         ids: (n,) int64, on the CPU.

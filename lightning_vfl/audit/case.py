@@ -1,5 +1,6 @@
 """A training that is attacked: its records, and what the attacker has of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import exp
 
@@ -26,6 +27,7 @@ class Case:
         inputs: as in ``Seen``.
         members: (n,) bool, which of the records of ``inputs`` have been trained on; None: unknown.
         coins: (N,) bool, the coins of the canaries in the training, by record; None: there are none.
+        joined: (B, D) what the top was given in a round, by round; see ``JoinedTruth``.
     """
 
     module: VFLModule
@@ -34,6 +36,7 @@ class Case:
     inputs: dict[str, Tensor] = field(default_factory=dict)
     members: Tensor | None = None
     coins: Tensor | None = None
+    joined: Mapping[int, Tensor] = field(default_factory=dict)
 
     def claimed_epsilon(self, delta: float) -> float | None:
         """The accountant's ε of a party's record in this training at this δ; None: the aggregator claims none."""

@@ -200,7 +200,7 @@ def refuse_other_guesses(case: Case, attack: Attack, guesses: Any) -> None:
             raise ConfigurationError(f"{name} that {who} guesses must be a tensor on the CPU; got {_form(tensor)}")
     if ids.dim() != 1 or ids.dtype != torch.int64:
         raise ConfigurationError(f"ids that {who} guesses must be (n,) torch.int64; got {_form(ids)}")
-    shapes = _shapes(case, attack, len(ids), values.shape[-1] if values.dim() == 2 else 0)
+    shapes = _shapes(case, attack, len(ids), values.shape[1] if values.dim() > 1 else 0)
     if tuple(values.shape) not in shapes or values.is_complex():
         raise ConfigurationError(
             f"{who} guesses {attack.target.value}, so that values for {len(ids)} ids must be "
@@ -225,17 +225,22 @@ def _existing(case: Case, attack: Attack) -> tuple[str, Tensor]:
     """What an id is the number of, and all such numbers."""
     if attack.target == Target.COUNTS:
         return "round", torch.tensor(sorted({entry.round for entry in case.transcript.entries if len(entry.ids)}))
+    if attack.target == Target.JOINED:
+        return "round", torch.tensor([*case.joined], dtype=torch.int64)
     if attack.target == Target.MEMBERS and case.members is not None:
         return "record", torch.arange(len(case.members))
     return "record", torch.arange(case.truth.records)
 
 
-def _shapes(case: Case, attack: Attack, n: int, width: int) -> list[tuple[int, ...]]:
-    """The allowed shapes of values for n ids; ``width`` is that of the guesses."""
+def _shapes(case: Case, attack: Attack, n: int, second: int) -> list[tuple[int, ...]]:
+    """The allowed shapes of values for n ids; ``second`` is the length of the second axis of the guesses."""
     if attack.target in OF_ONE_NUMBER:
         return [(n,)]
     if attack.target in OF_COLUMNS:  # an attack may find fewer or more directions than there are columns
-        return [(n, width)]
+        return [(n, second)]
+    if attack.target == Target.JOINED:  # of a round, any number of rows
+        widths = {rows.shape[1] for rows in case.joined.values()}
+        return [(n, second, width) for width in sorted(widths) or [0]]
     if attack.target == Target.CLASSES:
         classes = case.truth.classes
         return [(n, classes), (n,)] if classes == 2 else [(n, classes)]

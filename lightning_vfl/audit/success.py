@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Target, cosines, standardised
 from lightning_vfl.audit.attacks.drift.measure import exact_columns, nearest_right
 from lightning_vfl.audit.attacks.features import ridge_guesses
 from lightning_vfl.audit.attacks.model_completion import best_head
+from lightning_vfl.audit.attacks.top_gradients import recovered
 from lightning_vfl.audit.case import Case
 from lightning_vfl.audit.scores import Score, auc, epsilon_of_one_run, r_squared, share
 
@@ -115,6 +117,11 @@ def _columns(case: Case, attack: Attack, ids: Tensor) -> Tensor:
     return case.truth.everything(case.transcript.attacker.parties)[ids]
 
 
+def _joined(case: Case, attack: Attack, rounds: Tensor) -> Tensor:
+    """(rounds, B, D), filled up with NaN where a batch is smaller than the largest."""
+    return pad_sequence([case.joined[number] for number in rounds.tolist()], True, torch.nan)
+
+
 def _area(values: Tensor, truth: Tensor) -> Score:
     return auc(values.numpy(), truth.numpy())
 
@@ -135,6 +142,13 @@ def _explained(values: Tensor, truth: Tensor) -> Score:
 def _recovered(values: Tensor, truth: Tensor) -> Score:
     close = (values - truth).norm(dim=1) <= CLOSE * truth.norm(dim=1)
     return share(int(close.sum()), len(truth), 0.0, RULES[Target.RECORDS].measure)
+
+
+def _exact_rows(values: Tensor, truth: Tensor) -> Score:
+    """The share of all true rows that some guess of their round is, to one per cent of their norm."""
+    there = ~truth.isnan().any(2)
+    right = recovered(values, truth).any(1)
+    return share(int(right[there].sum()), int(there.sum()), 0.0, RULES[Target.JOINED].measure)
 
 
 def _equal(values: Tensor, truth: Tensor) -> Score:
@@ -190,6 +204,7 @@ RULES = {
     Target.EMBEDDINGS: Rule(
         "R²", lambda case, attack, ids: case.truth.embeddings(case.module, attack.party)[ids], _explained, of_party=True
     ),
+    Target.JOINED: Rule("share of exact embeddings", _joined, _exact_rows, of_records=False),
     Target.COINS: Rule("ε (lower bound)", _coins, _of_harness, of_records=False),
     Target.CANARIES: Rule("ε (lower bound)", _coins, _of_harness, of_party=True),
     Target.NEIGHBOURS: Rule("share of nearest records", _columns, _nearest),

@@ -1,6 +1,6 @@
 """The records of a training: what the harness scores by."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,10 +10,12 @@ from torch import Tensor
 from lightning_vfl.aggregators import LagrangeCoded
 from lightning_vfl.audit.attack import standardised
 from lightning_vfl.audit.attacks.model_completion import embeddings_of
-from lightning_vfl.audit.transcript import Transcript
+from lightning_vfl.audit.transcript import AGGREGATES, Transcript
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.types import RoundNames, Stage
+from lightning_vfl.wire import Message, Tap
 
 AT_ONCE = 8192  # records
 
@@ -103,3 +105,29 @@ class Truth:
     def embeddings(self, module: VFLModule, party: int) -> Tensor:
         """(N, D) float64, a party's embeddings by its trained bottom."""
         return embeddings_of(module.bottoms.parties[party], self.raw(party))
+
+
+class JoinedTruth(Tap):
+    """The joined embeddings of a training when they were joined, whoever did: no attacker has them from here.
+
+    Bottoms change in a training, so that the embeddings of a round cannot be computed after it.
+
+    Args:
+        wanted: whether those of the current epoch are kept.
+
+    Attributes:
+        rounds: (B, D) the joined embeddings, by round.
+    """
+
+    def __init__(self, wanted: Callable[[], bool]) -> None:
+        self.wanted = wanted
+        self.rounds: dict[int, Tensor] = {}
+
+    def sent(self, message: Message, ids: Tensor, at: int | None = None) -> None:
+        """Messages are not the truth."""
+
+    def joined(
+        self, value: Tensor, names: RoundNames, ids: Tensor, at: int | None = None, kind: str = AGGREGATES
+    ) -> None:
+        if names.stage == Stage.FIT and kind == AGGREGATES and self.wanted():
+            self.rounds[names.round] = value.detach().to("cpu", copy=True)

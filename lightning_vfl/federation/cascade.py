@@ -100,8 +100,8 @@ class CascadeAtParty(AtParty):
     Guarantee: the server is sent no embedding in training, and no gradient of one: parties seal them for each other.
     Not guaranteed: that it cannot compute one. The gradient of the top's first layer, which it is sent, is the sum of
         g h^T over a batch, and that of the bias the sum of g: their quotient is the embedding h of a single record, and
-        batches of a few records come apart too. A server that sends a top of its own reads embeddings and labels of
-        large batches; ``tests/attacks/top_gradients.py`` has both attacks.
+        batches of a few records come apart too: see ``TopGradientInversion``. A server that sends a top of its own
+        reads embeddings and labels of large batches: see ``tests/attacks/top_gradients.py``.
     """
 
     _missed = False  # whether others have gone on without this party

@@ -1,12 +1,12 @@
 """The collaborator of cascade training reads embeddings off the gradient of the top, as the page on protection says."""
 
-from tests.attacks.top_gradients import Honest, Lying, reads, shares
+from tests.attacks.top_gradients import Lying, honest, reads, shares
 
 
 def test_an_honest_collaborator_reads_whole_small_batches():
-    found, right = shares(reads(Honest(), 6, 4))
-    assert found > 0.7
-    assert right > 0.7
+    found = honest(6, 4)
+    assert found.success > 0.7
+    assert found.verdict == "leak"
 
 
 def test_a_lying_collaborator_reads_embeddings_and_labels_of_large_batches_and_knows_which_are_right():

@@ -1,10 +1,6 @@
 """Embeddings of ``CascadeVFL`` from the gradient of the top, which the collaborator is sent.
 
-``Honest`` takes a batch apart that is smaller than the first layer of the top is wide (SPEAR, Dimitrov et al., NeurIPS
-2024). The gradient of its weights is G' H, with the embeddings H (B, D) and the gradients G (B, units), and has rank B.
-ReLU makes G sparse: a vector q that makes L q zero at B - 1 random units, where L R is any factorisation, makes it zero
-at many more if these units are off for one record. That L q is then a row of G up to a factor, and B of them give H.
-The gradient of the bias, the sum of the rows of G, gives the factors.
+An honest collaborator takes small batches apart: ``TopGradientInversion``, an attack of every audit.
 
 ``Lying`` sends active parties a top of its own, and reads labels too ("Robbing the Fed", Fowl et al., ICLR 2022, with
 embeddings in place of pictures). All units of the first layer measure one direction v of the joined embedding h, with
@@ -21,10 +17,14 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
+from lightning.pytorch import Callback
 from torch import Tensor
 
 from lightning_vfl import CascadeVFL
 from lightning_vfl.aggregators import Concat
+from lightning_vfl.audit import Finding, TopGradientInversion
+from lightning_vfl.audit.attacks.top_gradients import recovered
+from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.networks import MLP
 from lightning_vfl.protocols.cascade.events import Ends
@@ -33,7 +33,6 @@ from tests.attacks.row import Row
 from tests.subjects import trainer
 
 CLASSES, UNITS, BATCH = 10, 64, 32
-CLOSE = 0.01  # an embedding is read where the relative error of its L2 norm is at most this
 EVENTS = 8
 SAME = "the same: nothing protects from it"
 SMALL = 1e-4  # of the weights u, so that probabilities stay uniform
@@ -41,7 +40,7 @@ ALONE = 0.01  # a difference is that of one record where it is f_y but for this 
 
 
 class Reads(NamedTuple):
-    """What is read of one batch: embeddings (R, D) with labels (R,) or none, and the truth (B, D), (B,)."""
+    """What is read of one batch: embeddings (R, D) with labels (R,), and the truth (B, D), (B,)."""
 
     embeddings: Tensor
     labels: Tensor
@@ -50,44 +49,8 @@ class Reads(NamedTuple):
 
     @property
     def right(self) -> Tensor:
-        """(R, B), whether a read has the embedding of a record, and its label if labels are read."""
-        true = self.true_embeddings.double()
-        close = torch.cdist(self.embeddings.double(), true) < CLOSE * true.norm(dim=1)
-        same = self.labels[:, None] == self.true_labels if len(self.labels) else True
-        return torch.logical_and(close, torch.as_tensor(same))
-
-
-class Honest:
-    """Reads the gradients of the top as it is."""
-
-    tries = 20_000  # sets of units
-
-    def top(self) -> None:
-        """It leaves the top alone."""
-
-    def read(self, gradients: list[Tensor], records: int) -> tuple[Tensor, Tensor]:
-        """Embeddings (B, D) of a batch, in any order and without labels; none if it finds fewer directions."""
-        used = gradients[1] != 0  # a unit that is off for all records tells nothing
-        weights, biases = gradients[0][used].double(), gradients[1][used].double()
-        nothing = torch.zeros(0, dtype=torch.long)
-        u, sizes, v = torch.linalg.svd(weights, full_matrices=False)
-        left, right = u[:, :records] * sizes[:records], v[:records]
-        generator = torch.Generator().manual_seed(0)
-        units = torch.rand(self.tries, len(left), generator=generator).argsort(1)[:, : records - 1]
-        vectors = torch.linalg.svd(left[units], full_matrices=True)[2][:, -1]  # (tries, B), each zero at its units
-        values = (vectors @ left.T).abs()
-        off = (values < 1e-4 * values.amax(1, keepdim=True)).sum(1)
-        directions = vectors[:0]
-        for vector in vectors[off.argsort(descending=True)]:  # the sparsest first: of one record, not of two
-            if len(directions) == records:
-                break
-            more = torch.cat([directions, vector[None]])
-            if torch.linalg.svdvals(more)[-1] > 1e-3:
-                directions = more
-        if len(directions) < records:
-            return right[:0], nothing
-        factors = torch.linalg.lstsq(left @ directions.T, biases[:, None]).solution[:, 0]
-        return torch.linalg.pinv(directions.T * factors) @ right, nothing
+        """(R, B), whether a read has the embedding of a record, and its label."""
+        return recovered(self.embeddings, self.true_embeddings) & (self.labels[:, None] == self.true_labels)
 
 
 class Lying:
@@ -123,30 +86,43 @@ class Lying:
         return summed[alone] / between[alone, None], off.argmin(1)[alone]
 
 
-def reads(attacker: Honest | Lying, batch: int, events: int) -> list[Reads]:
-    """What the collaborator reads in the events of a real run with the networks of the recipe ``protocol/cvfl``."""
+def fit(batch: int, events: int, *callbacks: Callback) -> None:
+    """Train the networks of the recipe ``protocol/cvfl`` in the first events of an epoch."""
     torch.manual_seed(0)
     bottom, top = partial(MLP, hidden=[64]), partial(MLP, hidden=[UNITS])
     sgd = partial(torch.optim.SGD, lr=0.05)
     module = CascadeVFL(Concat(), bottom=bottom, top=top, width=32, optimizer=sgd, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"limit_val_batches": 0, "limit_train_batches": events, "callbacks": list(callbacks)}
+        trainer(folder, max_epochs=1, **settings).fit(module, datamodule=Digits(batch_size=batch))
+
+
+def honest(batch: int, events: int, **settings: int) -> Finding:
+    """What an audit finds that an honest collaborator reads."""
+    audit = Audit("server", [TopGradientInversion(rounds=events, **settings)])
+    fit(batch, events, audit)
+    (found,) = audit.findings
+    return found
+
+
+def reads(attacker: Lying, batch: int, events: int) -> list[Reads]:
+    """What a lying collaborator reads."""
     seen: list[Reads] = []
     differentiate = Ends.differentiate
 
     def noting(self: Ends, leaves: tuple[Tensor, ...], batch: VerticalBatch, event: Event, *rest: Any) -> Any:
-        crafted = attacker.top()
-        if crafted is not None:
-            with torch.no_grad():
-                for parameter, sent in zip(self.memory.replicas.of[event.party].top_parameters, crafted, strict=True):
-                    parameter.copy_(sent)
+        replica = self.memory.replicas.of[event.party].top_parameters
+        with torch.no_grad():
+            for parameter, sent in zip(replica, attacker.top(), strict=True):
+                parameter.copy_(sent)
         found = differentiate(self, leaves, batch, event, *rest)
         if batch.labels is not None:
             read = attacker.read(found[0][len(leaves) :], len(batch.labels))
             seen.append(Reads(*read, torch.cat(leaves, 1).detach(), batch.labels))
         return found
 
-    with patch.object(Ends, "differentiate", noting), tempfile.TemporaryDirectory() as folder:
-        run = trainer(folder, max_epochs=1, limit_val_batches=0, limit_train_batches=events)
-        run.fit(module, datamodule=Digits(batch_size=batch))
+    with patch.object(Ends, "differentiate", noting):
+        fit(batch, events)
     return seen
 
 
@@ -160,9 +136,11 @@ def shares(seen: list[Reads]) -> tuple[float, float]:
 def rows() -> list[Row]:
     """The rows of the page."""
     made = []
-    for batch in (4, 8, 12):
-        found, _ = shares(reads(Honest(), batch, EVENTS))
-        attack = f"embeddings of `CascadeVFL` from the gradient of the top (Digits, batches of {batch}, {UNITS} units)"
+    usual, more = TopGradientInversion().tries, 10 * TopGradientInversion().tries
+    for batch, tries in ((4, usual), (8, usual), (12, usual), (12, more)):
+        found = honest(batch, EVENTS, tries=tries).success
+        setting = f"Digits, batches of {batch}, {UNITS} units" + (f", {tries:,} tries" if tries != usual else "")
+        attack = f"embeddings of `CascadeVFL` from the gradient of the top ({setting})"
         made.append(Row(attack, "gradients of the top; honest collaborator", f"{found:.0%} of embeddings", SAME, "0%"))
     found, right = shares(reads(Lying(4 * 32), BATCH, 5 * EVENTS)[EVENTS:])  # the first ones find the thresholds
     attack = f"the same, from that of a top of its own (batches of {BATCH})"

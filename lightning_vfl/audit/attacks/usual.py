@@ -31,8 +31,9 @@ def usual_attacks(case: Case) -> list[Attack]:
         attacks.append(audit.SingleUpload(target, known))
         attacks.append(audit.KnownPlaintext(target, known))
         attacks += [audit.DriftFeatures(target, k) for k in _sweep(case)]
-        if truth.classes > 1 and isinstance(module, CascadeVFL):
-            attacks.append(audit.BatchLabelCounts())
+        if isinstance(module, CascadeVFL):
+            attacks += [audit.BatchLabelCounts()] if truth.classes > 1 else []
+            attacks.append(audit.TopGradientInversion())
         attacks += [audit.GroupInversion(group[0]) for group in module.roster.shared]
         if module.aggregator.accounting is not None:
             attacks.append(audit.EpsilonLowerBound())

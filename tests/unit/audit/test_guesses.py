@@ -1,6 +1,7 @@
 """Guesses of an attack of one's own that cannot be scored end in one line that names the attack."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -86,6 +87,21 @@ def test_rounds_that_are_not_in_the_transcript(case):
     with pytest.raises(ConfigurationError, match="Own guesses for round 6, which does not exist"):
         run_attack(case, Own((rounds, torch.zeros(3, 2)), Target.COUNTS))
     assert run_attack(case, Own((rounds[:2], torch.zeros(2, 2)), Target.COUNTS)).measure == "R²"
+
+
+def test_rows_of_joined_embeddings_are_scored_in_any_order(case):
+    truth = torch.arange(1.0, 13.0).view(4, 3)
+    case = replace(case, joined={5: truth, 7: truth[:2]})  # the second batch is smaller
+    guesses = torch.full((2, 5, 3), torch.nan)
+    guesses[0, :2] = truth[[3, 1]] * 1.001
+    guesses[0, 2] = truth[0] * 1.1  # too far away
+    guesses[1, 4] = truth[0]
+    found = run_attack(case, Own((torch.tensor([5, 7]), guesses), Target.JOINED))
+    assert found.success == 3 / 6
+    with pytest.raises(ConfigurationError, match=re.escape("Own guesses joined embeddings, so that values for 2 ids")):
+        run_attack(case, Own((torch.tensor([5, 7]), guesses[..., :2]), Target.JOINED))
+    with pytest.raises(ConfigurationError, match="Own guesses for round 6, which does not exist"):
+        run_attack(case, Own((torch.tensor([5, 6]), guesses), Target.JOINED))
 
 
 def test_an_attack_on_three_classes_needs_no_known_label(tmp_path):
