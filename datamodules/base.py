@@ -22,13 +22,14 @@ from .loading import loaded, refuse_unmade
 from .partitioners.groups import find_holders, find_label_holders
 from .partitioners.informed import fingerprint
 from .partitioners.partition import Partitioner, Views
-from .records.checks import check_class_names, check_features, check_labels, check_split
+from .records.checks import check_class_names, check_labels, check_split
 from .records.faulty import faulty, refuse_unchangeable
+from .records.feature_stores import FeatureStore, LoadedFeatures
 from .records.layout import Layout, Part
 from .records.normalise import Normaliser, Standardise
-from .records.records import Records, Split, VerticalRecords, scale_columns, take_columns
+from .records.records import Records, Split
 from .records.records import SplitName as SplitName  # data sets import it from here
-from .records.scaling import fit_scaling, party_states
+from .records.scaling import party_states
 from .seated import SeatedDataModule
 
 if TYPE_CHECKING:
@@ -331,39 +332,33 @@ class VerticalDataModule(SeatedDataModule, ABC):
             for name, own in self._files.prepare(missing).items():
                 self._keep(name, own)
             return
-        asked = tuple(dict.fromkeys(missing if self.fitted else ("train", *missing)))
-        splits = loaded(self.load, asked, type(self).__name__)
+        splits, store = self._open(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))), missing)
         parts = self._cut(lambda: splits["train"].in_floats())
+        present = {name: find_holders(name, own, self.partitioner, self.party_groups) for name, own in splits.items()}
         for name, split in splits.items():
-            check_split(name, split, self.layout, self.num_classes)
-        positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
-        widths = [len(part.positions) for part in parts]
-        cut = {name: take_columns(split.features.flatten(1), positions) for name, split in splits.items()}
-        present, lacking = {}, {}
-        for name, features in cut.items():
-            present[name] = held = find_holders(name, splits[name], self.partitioner, self.party_groups)
-            if held is not None:  # features that a party does not hold are zero before and after scaling
-                lacking[name] = ~held.repeat_interleave(torch.tensor(widths), dim=1)
-                if features.is_floating_point():  # bytes may be the data set's own memory, and are always finite
-                    features.masked_fill_(lacking[name], 0.0)
-            check_features(name, features, splits[name], parts, self.layout)
-            check_labels(name, len(features), splits[name], self.num_classes, len(self.targets))
+            check_labels(name, len(split.ids), split, self.num_classes, len(self.targets))
+        store.divide(parts, present)
         if self.fitted is None:
-            columns = self.layout.columns
-            names = [columns[i] for i in positions.tolist()] if columns else []
-            scaling = fit_scaling(self.normaliser, cut["train"], present["train"], widths, names)
-            self.fitted = self._note_fitted(parts, *scaling, splits["train"].ids)
-        shift, scale = self.fitted.shift, self.fitted.scale
+            ids = splits["train"].ids if store.ids_kept else np.empty(0, np.int64)
+            self.fitted = self._note_fitted(parts, *store.fit(self.normaliser, parts, present.get("train")), ids)
         for name in missing:
             if name in splits:
                 split = splits[name]
-                features = scale_columns(cut[name], shift, scale)
-                if name in lacking:
-                    features.masked_fill_(lacking[name], 0.0)
                 holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
                 about = (split.labels, split.ids, present[name], holders, split.weights)
-                dtypes = [party.dtype for party in self.fitted.parties]
-                self._keep(name, VerticalRecords(features.float(), self.party_shapes, *about, dtypes=dtypes))
+                self._keep(name, store.records(name, self.fitted, *about))
+
+    def _open(
+        self, names: tuple[SplitName, ...], missing: Sequence[SplitName]
+    ) -> tuple[Mapping[SplitName, Split], FeatureStore]:
+        """These splits, and their features: those of the missing splits become records.
+
+        Data sets whose features are not loaded whole replace this; their splits have features (N, 0).
+        """
+        splits = loaded(self.load, names, type(self).__name__)
+        for name, split in splits.items():
+            check_split(name, split, self.layout, self.num_classes)
+        return splits, LoadedFeatures(splits, self.layout)
 
     def _check_size(self) -> None:
         """Refuse records of another size than those that the model was trained on."""

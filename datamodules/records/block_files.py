@@ -140,32 +140,24 @@ def _are_numbers(kind: Any) -> bool:
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind))
 
 
-def check_classes(table: BlockTable, label_column: str, classes: int | None) -> None:
-    """Accept labels that are whole numbers from 0 to ``classes`` - 1, or with None finite numbers; read by blocks.
+def check_classes(labels: "NDArray[Any]", block: int, party: str, classes: int | None) -> None:
+    """Accept labels (n,) that are whole numbers from 0 to ``classes`` - 1, or with None finite numbers.
 
     Raises:
-        ConfigurationError: for a file without the column, and for the first block with other labels.
+        ConfigurationError: for other labels, with the block and the party of their file.
     """
-    if label_column not in table.kinds:
+    if not len(labels):
+        return
+    numbers = labels.astype(np.float64)
+    low, high = float(numbers.min()), float(numbers.max())  # NaN if one of them is
+    whole = classes is None or bool((numbers == np.floor(numbers)).all())
+    if not (np.isfinite(low) and np.isfinite(high)) or not whole:
         raise ConfigurationError(
-            f"the file of label_party '{table.party}' has no label column '{label_column}'; correct label_column, or "
-            "predict these records"
+            f"labels in row group {block} of party '{party}' are missing, infinite or "
+            f"{'not whole numbers' if classes is not None else 'NaN'}; correct them"
         )
-    table.check_numbers([label_column])
-    for block in range(len(table.sizes)):
-        (labels,) = table.read(block, [label_column])
-        if not len(labels):
-            continue
-        numbers = labels.astype(np.float64)
-        low, high = float(numbers.min()), float(numbers.max())  # NaN if one of them is
-        whole = classes is None or bool((numbers == np.floor(numbers)).all())
-        if not (np.isfinite(low) and np.isfinite(high)) or not whole:
-            raise ConfigurationError(
-                f"labels in row group {block} of party '{table.party}' are missing, infinite or "
-                f"{'not whole numbers' if classes is not None else 'NaN'}; correct them"
-            )
-        if classes is not None and not 0 <= low <= high < classes:
-            raise ConfigurationError(
-                f"labels in row group {block} of party '{table.party}' run from {low:.0f} to {high:.0f}, outside "
-                f"0..{classes - 1}; correct num_classes or the labels"
-            )
+    if classes is not None and not 0 <= low <= high < classes:
+        raise ConfigurationError(
+            f"labels in row group {block} of party '{party}' run from {low:.0f} to {high:.0f}, outside "
+            f"0..{classes - 1}; correct num_classes or the labels"
+        )

@@ -13,24 +13,27 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from lightning_vfl.trained.fitted import Fitted
+
 from .layout import Part
-from .records import VerticalRecords
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FORMAT = 2  # another number changes every key, so that nothing stored before is used
+_FORMAT = 3  # another number changes every key, so that nothing stored before is used
 _ABOUT = "about.json"  # written last: without it, the other files are not used
 _MAPPED = "features"  # memory-mapped; the others are small and read into memory
 
 
 class Kept(NamedTuple):
-    """The stored records of a split (None if the data have no such split), and the parts of the parties.
+    """The stored records of a split: their scaled features (N, Σ F_m), labels and ids, and the parts of the parties.
 
-    ``shift`` and ``scale``, each (Σ F_m,), are the scaling that the records have.
+    ``shift`` and ``scale``, each (Σ F_m,), are the scaling that the features have.
     """
 
-    records: VerticalRecords | None
+    features: Tensor
+    labels: Tensor | None
+    ids: "NDArray[np.generic]"
     parts: tuple[Part, ...]
     shift: Tensor
     scale: Tensor
@@ -44,7 +47,7 @@ class RecordCache:
         name: the start of the subfolders' names.
         key: everything that decides about the records, by name: plain numbers, texts and lists of them.
 
-    Units: disk, 4 bytes a feature and 16 to 24 a record: 188 MB for the 60,000 training and validation images of
+    Units: disk, 4 bytes a feature and 16 a record: 188 MB for the 60,000 training and validation images of
         FashionMNIST and 32 MB for the test images, again for every key. Nothing is deleted.
     Shapes: features (N, Σ F_m), memory-mapped: a page of the file is read when a batch needs it, and shared by all
         processes of the machine. Writing to the features changes a private copy, never the file.
@@ -71,28 +74,25 @@ class RecordCache:
                 return None
             shapes = [tuple(shape) for shape in about["shapes"]]
             arrays = {name: _opened(place / f"{name}.npy", said) for name, said in about["arrays"].items()}
-            positions = np.split(arrays.pop("positions"), np.cumsum(about["widths"])[:-1])
+            ids, positions = arrays.pop("ids"), np.split(arrays.pop("positions"), np.cumsum(about["widths"])[:-1])
             parts = tuple(Part(own, shape) for own, shape in zip(positions, shapes, strict=True))
-            shift, scale = (torch.from_numpy(arrays.pop(name)) for name in ("shift", "scale"))
-            return Kept(_records(arrays, shapes) if _MAPPED in arrays else None, parts, shift, scale)
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            return Kept(tensors[_MAPPED], tensors.get("labels"), ids, parts, tensors["shift"], tensors["scale"])
         except (OSError, ValueError, TypeError, KeyError, AttributeError, EOFError):
             return None  # not there, cut short, or of another program: it is written anew
 
-    def write(self, split: str, kept: Kept) -> None:
+    def write(
+        self, split: str, features: Tensor, labels: Tensor | None, ids: "NDArray[np.generic]", fitted: Fitted
+    ) -> None:
         """Store the records; if that fails, warn and continue."""
-        records, parts = kept.records, kept.parts
-        arrays: dict[str, NDArray[Any]] = {"positions": np.concatenate([part.positions for part in parts])}
-        arrays |= {"shift": kept.shift.numpy(), "scale": kept.scale.numpy()}
-        if records is not None:
-            arrays |= {_MAPPED: records.features.numpy(), "ids": records.ids}
-            for name in ("labels", "present", "label_holders"):
-                if (own := getattr(records, name)) is not None:
-                    arrays[name] = own.numpy()
+        tensors = {_MAPPED: features, "labels": labels, "shift": fitted.shift, "scale": fitted.scale}
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None} | {"ids": ids}
+        arrays["positions"] = np.concatenate([party.positions.numpy() for party in fitted.parties])
         about = {
             "key": self.key,
             "arrays": {name: [list(array.shape), array.dtype.str] for name, array in arrays.items()},
-            "shapes": [list(part.shape) for part in parts],
-            "widths": [len(part.positions) for part in parts],
+            "shapes": [list(party.shape) for party in fitted.parties],
+            "widths": [len(party.positions) for party in fitted.parties],
         }
         place = self._place(split)
         try:
@@ -167,15 +167,3 @@ def _opened(path: Path, said: Sequence[Any]) -> "NDArray[Any]":
     if [list(array.shape), array.dtype.str] != list(said):
         raise ValueError(f"{path} does not have the expected shape and dtype")
     return array
-
-
-def _records(arrays: "Mapping[str, NDArray[Any]]", shapes: Sequence[tuple[int, ...]]) -> VerticalRecords:
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "ids"}
-    return VerticalRecords(
-        tensors[_MAPPED],
-        shapes,
-        tensors.get("labels"),
-        arrays["ids"],
-        tensors.get("present"),
-        tensors.get("label_holders"),
-    )

@@ -50,13 +50,13 @@ def faulty(
     Raises:
         ConfigurationError: for records that are read from a file.
     """
-    if not isinstance(records, VerticalRecords) or fitted is None:
+    if not isinstance(records, VerticalRecords) or not isinstance(records.table, torch.Tensor) or fitted is None:
         raise ConfigurationError(
             f"{type(faults[0][0]).__name__} changes records in memory, and these are read from files during the "
             "training; use fewer records, or a data set that is loaded whole"
         )
     everyone = torch.arange(len(records))
-    features = records.features.clone()
+    features = records.numbers(everyone)
     for fault, seed in faults:
         begin = sum(records.widths[: fault.party])
         columns = slice(begin, begin + records.widths[fault.party])

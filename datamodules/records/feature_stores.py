@@ -1,75 +1,137 @@
-"""Where the scaled features of tables are kept: memory or a disk."""
+"""What a data set has loaded: its features are divided between parties, scaled, and become records."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from .mapped_records import MappedRecords
-from .number_files import ColumnFile, MappedFile, WorkFolder
-from .records import Records, VerticalRecords
+from lightning_vfl.trained.fitted import Fitted
+
+from .cache import Kept, RecordCache
+from .checks import check_features
+from .layout import Layout, Part
+from .normalise import Normaliser
+from .records import Records, Split, SplitName, VerticalRecords, scale_columns, take_columns
+from .scaling import fit_scaling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ROWS = 1 << 11  # records turned together: columns and records of 80 features are in the processor's cache
+_COLUMNS = 16  # columns turned together: a line of the processor's cache for each record
 
 
 class FeatureStore(ABC):
-    """The scaled features of all joined records, stored column by column and read as records."""
+    """The features of the splits that a stage needs; ``VerticalDataModule`` calls the methods in their order."""
 
-    @abstractmethod
-    def put(self, column: "NDArray[np.float64]") -> None:
-        """Keep one more scaled column (N,), rounded to float32."""
+    ids_kept: bool = True
+    """Whether a trained model keeps hashes of the training records' ids."""
 
-    @abstractmethod
-    def records(self, rows: "NDArray[np.int64]", shapes: Sequence[tuple[int, ...]], *about: Any) -> Records:
-        """The records at these rows, after all columns are stored.
+    def divide(self, parts: Sequence[Part], present: Mapping[SplitName, Tensor | None]) -> None:  # noqa: B027
+        """Divide the columns between the parties; ``present`` says of each split who holds its records.
 
-        Args:
-            rows: (n,) positions among the N joined records.
-            shapes: per-record shape of each party.
-            about: labels, ids, presence, label holders and weights of the n records.
+        The default is for stores whose columns belong to a party each, which check values when they scale them.
+
+        Raises:
+            ConfigurationError: for values with which a network cannot be trained.
         """
 
+    @abstractmethod
+    def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Shift and scale, each (Σ F_m,), that the parties fit to the training records which they hold (N, M)."""
 
-class MemoryStore(FeatureStore):
-    """Features in memory; each column takes the place that the column of its table has left."""
-
-    def __init__(self) -> None:
-        self._columns: list[NDArray[np.float32]] = []
-
-    def put(self, column: "NDArray[np.float64]") -> None:
-        self._columns.append(column.astype(np.float32))
-
-    def records(self, rows: "NDArray[np.int64]", shapes: Sequence[tuple[int, ...]], *about: Any) -> VerticalRecords:
-        features = np.empty((len(rows), len(self._columns)), np.float32)
-        for start in range(0, len(rows), _ROWS):
-            some = rows[start : start + _ROWS]
-            features[start : start + _ROWS] = np.stack([column[some] for column in self._columns]).T
-        return VerticalRecords(torch.from_numpy(features), shapes, *about)
+    @abstractmethod
+    def records(self, name: SplitName, fitted: Fitted, *about: Any) -> Records:
+        """The scaled records of a split; ``about``: labels, ids, presence, label holders and weights."""
 
 
-class StoredFeatures(FeatureStore):
-    """Features in a file from which each batch reads its records.
+class LoadedFeatures(FeatureStore):
+    """Features in memory.
 
     Args:
-        work: where the files are written; it is removed when no records use it any more.
-        records: N.
-
-    Units: disk, 4 bytes a feature, and while the columns are turned 4 bytes a feature more. Memory, one column.
+        splits: as they are loaded.
+        layout: of a record.
+        cache: where the scaled features are stored; None: nowhere.
     """
 
-    def __init__(self, work: WorkFolder, records: int) -> None:
-        self._columns = ColumnFile(work, "features", np.float32, records)
-        self._features: MappedFile | None = None
+    def __init__(self, splits: Mapping[SplitName, Split], layout: Layout, cache: RecordCache | None = None) -> None:
+        self._splits = splits
+        self._layout = layout
+        self._cache = cache
+        self._columns: dict[SplitName, Tensor] = {}
+        self._lacking: dict[SplitName, Tensor] = {}
+
+    def divide(self, parts: Sequence[Part], present: Mapping[SplitName, Tensor | None]) -> None:
+        positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
+        widths = torch.tensor([len(part.positions) for part in parts])
+        for name, split in self._splits.items():
+            self._columns[name] = columns = take_columns(split.features.flatten(1), positions)
+            if (held := present[name]) is not None:
+                # features that a party does not hold are zero before and after scaling
+                self._lacking[name] = ~held.repeat_interleave(widths, dim=1)
+                if columns.is_floating_point():  # bytes may be the data set's own memory, and are always finite
+                    columns.masked_fill_(self._lacking[name], 0.0)
+            check_features(name, columns, split, parts, self._layout)
+
+    def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
+        columns = self._layout.columns
+        names = [columns[i] for part in parts for i in part.positions.tolist()] if columns else []
+        return fit_scaling(normaliser, self._columns["train"], held, [len(part.positions) for part in parts], names)
+
+    def records(self, name: SplitName, fitted: Fitted, *about: Any) -> VerticalRecords:
+        features = scale_columns(self._columns.pop(name), fitted.shift, fitted.scale).float()
+        if name in self._lacking:
+            features.masked_fill_(self._lacking[name], 0.0)
+        if self._cache is not None:
+            split = self._splits[name]
+            self._cache.write(name, features, split.labels, split.ids, fitted)
+        shapes, dtypes = zip(*((party.shape, party.dtype) for party in fitted.parties), strict=True)
+        return VerticalRecords(features, shapes, *about, dtypes=dtypes)
+
+
+class KeptFeatures(FeatureStore):
+    """The features of splits that are stored in a cache."""
+
+    def __init__(self, kept: Mapping[SplitName, Kept]) -> None:
+        self._kept = kept
+
+    def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self._kept["train"].shift, self._kept["train"].scale
+
+    def records(self, name: SplitName, fitted: Fitted, *about: Any) -> VerticalRecords:
+        return VerticalRecords(self._kept[name].features, [party.shape for party in fitted.parties], *about)
+
+
+class ColumnsInMemory:
+    """Columns (N,) of float32 numbers that are put side by side into one tensor.
+
+    Args:
+        shape: N and the number of columns.
+    """
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self._features = np.empty(shape, np.float32)
+        self._width = 0
+        self._waiting: list[NDArray[np.float32]] = []
 
     def put(self, column: "NDArray[np.float64]") -> None:
-        self._columns.put(column)
+        """Put one more column, rounded to float32."""
+        self._waiting.append(column.astype(np.float32))
+        if len(self._waiting) == _COLUMNS:
+            self._write()
 
-    def records(self, rows: "NDArray[np.int64]", shapes: Sequence[tuple[int, ...]], *about: Any) -> MappedRecords:
-        if self._features is None:
-            self._features = self._columns.turned()
-        return MappedRecords(self._features, rows, shapes, *about)
+    def turned(self) -> Tensor:
+        """(N, F) the columns record by record, after all are put."""
+        self._write()
+        return torch.from_numpy(self._features)
+
+    def _write(self) -> None:
+        columns = slice(self._width, self._width + len(self._waiting))
+        for start in range(0, len(self._features) if self._waiting else 0, _ROWS):
+            rows = slice(start, start + _ROWS)
+            self._features[rows, columns] = np.stack([column[rows] for column in self._waiting]).T
+        self._width = columns.stop
+        self._waiting = []

@@ -1,7 +1,8 @@
 """Columns of numbers in a file, and the same numbers record by record, of which only what is read is in memory."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from math import prod
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 29  # bytes of files from which on tables stay on the disk; in memory they take about three times as much
 _ROWS = 1 << 16  # rows that are turned together: 23 MB of 90 float32 columns
-_AT_MOST = 1 << 12  # records read before a file is mapped anew
+_AT_MOST = 1 << 12  # records read before a file is mapped anew, where they may be anywhere in it
 
 
 class WorkFolder:
@@ -72,16 +73,19 @@ class MappedFile:
         dtype: of the numbers.
         shape: N and F.
         folder: the folder of the file, which must live as long.
+        at_most: the file is mapped anew after so many records have been read.
 
-    Units: memory, the pages that were read last, if records are read in their order: the file is mapped anew after some
-        thousand records. Records in another order are on pages of the whole file. The system counts these pages as the
-        memory of the process as long as other processes do not need it, and drops them then.
+    Units: memory, the pages of the records that were read since the file was mapped. The system counts these pages as
+        the memory of the process as long as other processes do not need it, and drops them then.
     """
 
-    def __init__(self, path: Path, dtype: "DTypeLike", shape: tuple[int, int], folder: WorkFolder) -> None:
+    def __init__(
+        self, path: Path, dtype: "DTypeLike", shape: tuple[int, ...], folder: WorkFolder, at_most: int = _AT_MOST
+    ) -> None:
         self.path = path
         self.dtype = np.dtype(dtype)
         self.shape = shape
+        self.at_most = at_most
         self._folder = folder
         self._read = 0
         self._mapped: NDArray[Any] | None = None
@@ -90,58 +94,58 @@ class MappedFile:
         """Without the mapping, which is made anew in another process, and without the duty to remove the folder."""
         return {**self.__dict__, "_mapped": None, "_read": 0, "_folder": None}
 
-    def rows(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
-        """(B, F) the numbers at these places."""
-        if self._mapped is None or self._read > _AT_MOST:
+    def rows(self, places: "NDArray[np.int64]", columns: slice = slice(None)) -> "NDArray[Any]":
+        """(B, F) these columns of the numbers at these places; the default is all columns."""
+        if self._mapped is None or self._read > self.at_most:
             self._mapped, self._read = np.memmap(self.path, self.dtype, "r", shape=self.shape), 0
         self._read += len(places)
-        return np.take(self._mapped, places, axis=0)
+        return np.take(self._mapped[:, columns], places, axis=0)
 
 
-class ColumnFile:
-    """Columns of N numbers, one after the other.
+class NumberFile:
+    """A new file of records, or of columns, one after the other.
 
     Args:
         work: the folder of the file.
         name: the name of the file.
         dtype: of the numbers.
-        records: N.
+        shape: of a record; (N,) of a column.
     """
 
-    def __init__(self, work: WorkFolder, name: str, dtype: "DTypeLike", records: int) -> None:
+    def __init__(self, work: WorkFolder, name: str, dtype: "DTypeLike", shape: tuple[int, ...]) -> None:
         self._work = work
         self._path = work.path / name
         self._dtype = np.dtype(dtype)
-        self._records = records
-        self._width = 0
-        self._path.write_bytes(b"")
+        self._shape = shape
+        self._path.unlink(missing_ok=True)  # arrays may be mapped from an earlier file of this name
+        self._path.touch()
 
-    def put(self, column: "NDArray[Any]") -> None:
-        """Append a column (N,)."""
+    def __len__(self) -> int:
+        return self._path.stat().st_size // (self._dtype.itemsize * prod(self._shape))
+
+    def put(self, numbers: "NDArray[Any]") -> None:
+        """Append one, or several (k, *shape)."""
         with self._path.open("ab") as file:
-            column.astype(self._dtype, copy=False).tofile(file)
-        self._width += 1
+            numbers.astype(self._dtype, copy=False).tofile(file)
 
-    def columns(self) -> "Iterator[NDArray[Any]]":
-        """The columns in their order."""
-        with self._path.open("rb") as file:
-            for _ in range(self._width):
-                yield np.fromfile(file, self._dtype, self._records)
+    def array(self) -> "NDArray[Any]":
+        """What was put so far, (k, *shape), mapped into memory; writing to it changes a private copy."""
+        return np.memmap(self._path, self._dtype, "c", shape=(len(self), *self._shape))
 
-    def remove(self) -> None:
-        """Remove the file."""
-        self._path.unlink()
+    def mapped(self, at_most: int = _AT_MOST) -> MappedFile:
+        """What was put so far, mapped into memory; ``at_most`` is that of ``MappedFile``."""
+        return MappedFile(self._path, self._dtype, (len(self), *self._shape), self._work, at_most)
 
     def turned(self) -> MappedFile:
-        """The same numbers record by record (N, F), in a file that replaces this one."""
-        path, size = self._path.with_suffix(".rows"), self._dtype.itemsize
-        with self._path.open("rb") as columns, path.open("wb") as file:
-            for start in range(0, self._records, _ROWS):
-                count = min(_ROWS, self._records - start)
-                block = np.empty((count, self._width), self._dtype)
-                for f in range(self._width):
-                    columns.seek(size * (f * self._records + start))
-                    block[:, f] = np.fromfile(columns, self._dtype, count)
-                block.tofile(file)
-        self.remove()
-        return MappedFile(path, self._dtype, (self._records, self._width), self._work)
+        """The numbers of F columns (N,) record by record (N, F), in a file that replaces this one."""
+        (records,), width = self._shape, len(self)
+        turned = NumberFile(self._work, f"{self._path.name}.rows", self._dtype, (width,))
+        with self._path.open("rb") as columns:
+            for start in range(0, records, _ROWS):
+                block = np.empty((min(_ROWS, records - start), width), self._dtype)
+                for f in range(width):
+                    columns.seek(self._dtype.itemsize * (f * records + start))
+                    block[:, f] = np.fromfile(columns, self._dtype, len(block))
+                turned.put(block)
+        self._path.unlink()
+        return turned.mapped()

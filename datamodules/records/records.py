@@ -17,6 +17,8 @@ from lightning_vfl.types import Event, Joint, RecordBlocks, VerticalBatch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .number_files import MappedFile
+
 SplitName = Literal["train", "val", "test", "predict"]
 
 
@@ -192,10 +194,12 @@ class Records(Dataset[VerticalBatch], ABC):
 
 
 class VerticalRecords(Records):
-    """Records in memory, record-major (N, Σ_m F_m): a batch is one gather, and a party's features are a view of it.
+    """Records of a table (K, Σ_m F_m): a batch is one gather, and a party's features are a view of it.
+
+    The table is in memory, or in a file that is mapped into memory: batches are the same to the bit.
 
     Args:
-        features: (N, Σ F_m) float32, the columns of all parties side by side.
+        table: (K, Σ F_m) float32, the columns of all parties side by side.
         shapes: per-record shape of each party.
         labels: (N,) or None.
         ids: (N,) the user's own record ids.
@@ -204,37 +208,56 @@ class VerticalRecords(Records):
         weights: (N,) float32, the weights in the training loss, with mean 1; None: all weigh the same.
         dtypes: of each party the dtype in which its bottom gets its features, such as ``int64``; "": float32. Whole
             numbers up to 2^24 are exact in float32.
+        places: (N,) int64, the rows of the table that are these records; None: all, in their order.
     """
 
     def __init__(
         self,
-        features: Tensor,
+        table: "Tensor | MappedFile",
         shapes: Sequence[tuple[int, ...]],
         labels: Tensor | None,
         ids: "NDArray[np.generic]",
         present: Tensor | None = None,
         label_holders: Tensor | None = None,
         weights: Tensor | None = None,
+        *,
         dtypes: Sequence[str] = (),
+        places: Tensor | None = None,
     ) -> None:
         super().__init__(shapes, labels, ids, present, label_holders, weights)
-        self.features = features.contiguous()
+        self.table = table.contiguous() if isinstance(table, Tensor) else table
+        self.places = places
         self.dtypes = tuple(dtypes)
         self._other = {party: getattr(torch, dtype) for party, dtype in enumerate(dtypes) if dtype}
 
+    @property
+    def features(self) -> Tensor:
+        """(N, Σ F_m) the features of all records; a copy, unless they are a table in memory."""
+        if self.places is None and isinstance(self.table, Tensor):
+            return self.table
+        return self.numbers(torch.arange(len(self)))
+
     def rows(self, ids: Tensor) -> tuple[Tensor, ...]:
-        found = self._cut(self.features.index_select(0, ids))
+        found = self._cut(self.numbers(ids))
         if not self._other:
             return found
         return tuple(x.to(self._other[m]) if m in self._other else x for m, x in enumerate(found))
 
     def features_of(self, party: int, ids: Tensor) -> Tensor:
         begin = sum(self.widths[:party])
-        columns = self.features[:, begin : begin + self.widths[party]]
-        found = columns.index_select(0, ids).view(len(ids), *self.shapes[party])
+        found = self.numbers(ids, slice(begin, begin + self.widths[party])).view(len(ids), *self.shapes[party])
         return found.to(self._other.get(party, found.dtype))
 
+    def numbers(self, ids: Tensor, columns: slice = slice(None)) -> Tensor:
+        """(B, F) float32, these columns of the table at these positions; the default is all columns."""
+        places = ids if self.places is None else self.places.index_select(0, ids)
+        if isinstance(self.table, Tensor):
+            return self.table[:, columns].index_select(0, places)
+        return torch.from_numpy(self.table.rows(places.numpy(), columns))
+
     def only(self, positions: "NDArray[np.int64]") -> "VerticalRecords":
-        features = self.features.index_select(0, torch.from_numpy(positions))
-        labels, ids, present, holders, weights = self._about(positions)
-        return VerticalRecords(features, self.shapes, labels, ids, present, holders, weights, self.dtypes)
+        about, places = self._about(positions), torch.from_numpy(positions)
+        if isinstance(self.table, Tensor):  # a copy, so that the memory of the other records is free again
+            return VerticalRecords(self.numbers(places), self.shapes, *about, dtypes=self.dtypes)
+        places = places if self.places is None else self.places.index_select(0, places)
+        return VerticalRecords(self.table, self.shapes, *about, dtypes=self.dtypes, places=places)

@@ -21,8 +21,8 @@ _SPLITS: tuple[SplitName, ...] = ("test", "val", "train")
 class RowSplit:
     """Rows divided at random within cells of 4,096 rows, so that each place of the table has its share of every split.
 
-    The last cell has the remaining rows too. In each cell the shares are rounded up to whole rows. A split's record at
-    position p is its p-th row in the order of the table. All rows are predicted.
+    The last cell has the remaining rows too. In each cell the shares are rounded up to whole rows. All rows are
+    predicted.
 
     Args:
         rows: N, of the table.
@@ -65,32 +65,13 @@ class RowSplit:
             return self.rows
         return (self._cells - 1) * self._in_cell(name, 0) + self._in_cell(name, self._cells - 1)
 
-    def before(self, name: SplitName, row: int) -> int:
-        """The number of the split's records among the first ``row`` rows."""
-        if name == "predict":
-            return row
-        cell = min(row // _CELL, self._cells - 1)
-        whole = cell * self._in_cell(name, 0)
-        inside = row - cell * _CELL
-        return whole + (int(np.searchsorted(self._of_cell(name, cell), inside)) if inside else 0)
-
     def within(self, name: SplitName, start: int, stop: int) -> "NDArray[np.int64]":
         """The split's rows from ``start`` up to before ``stop``, sorted."""
-        return self.at(name, np.arange(self.before(name, start), self.before(name, stop)))
-
-    def at(self, name: SplitName, positions: "NDArray[np.int64]") -> "NDArray[np.int64]":
-        """(n,) the rows of the split's records at these positions."""
-        positions = np.asarray(positions, dtype=np.int64)
-        if name == "predict" or not len(positions):
-            return positions
-        each = self._in_cell(name, 0)
-        cells = np.minimum(positions // each, self._cells - 1)
-        rows = np.empty(len(positions), dtype=np.int64)
-        order = np.argsort(cells, kind="stable")
-        for part in np.split(order, np.flatnonzero(np.diff(cells[order])) + 1):
-            cell = int(cells[part[0]])
-            rows[part] = cell * _CELL + self._of_cell(name, cell)[positions[part] - cell * each]
-        return rows
+        if name == "predict" or start == stop:
+            return np.arange(start, stop)
+        first, last = (min(row // _CELL, self._cells - 1) for row in (start, stop - 1))
+        rows = np.concatenate([cell * _CELL + self._of_cell(name, cell) for cell in range(first, last + 1)])
+        return rows[(rows >= start) & (rows < stop)]
 
     def _size(self, cell: int) -> int:
         return _CELL if cell < self._cells - 1 else self.rows - cell * _CELL

@@ -11,10 +11,11 @@ from lightning_vfl.trained.fitted import FittedParty
 
 from .checks import refuse_infinite
 from .column_encoder import ColumnEncoder
-from .feature_stores import FeatureStore
+from .feature_stores import ColumnsInMemory
 from .joined_tables import Joined
 from .modal_columns import ModalColumn
 from .normalise import Normaliser
+from .number_files import NumberFile
 from .scaling import without_records
 from .table_form import TableForm, numbers_of_party
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def scale_tables(
     joined: Joined,
     form: TableForm,
-    store: FeatureStore,
+    store: ColumnsInMemory | NumberFile,
     normaliser: Normaliser,
     train: "NDArray[np.int64]",
     known: Sequence[FittedParty] | None = None,

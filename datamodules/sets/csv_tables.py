@@ -19,12 +19,11 @@ from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Seat
 
 from ..base import VerticalDataModule
-from ..partitioners.groups import find_holders, find_label_holders
 from ..partitioners.partition import Partitioner, Views
 from ..record_splits import RecordSplit
-from ..records.checks import check_labels
 from ..records.column_encoder import Unseen
 from ..records.extra_records import not_joined, prepared
+from ..records.feature_stores import FeatureStore
 from ..records.frames import files_of_frames
 from ..records.grouped_tables import check_names
 from ..records.joined_tables import TableReader, paths_of, refuse_other_tables
@@ -343,29 +342,14 @@ class CSVTables(VerticalDataModule):
             for name, split in self._without_features(names).items()
         }
 
-    def _prepare(self, missing: Sequence[SplitName]) -> None:
-        """Encode and scale the tables column by column, if each of them is a party; else as the base class."""
-        if not isinstance(self.partitioner, Views):
-            refuse_stored(self._prepared.work, self.partitioner)
-        if self._files is not None or not isinstance(self.partitioner, Views):
-            super()._prepare(missing)
-            return
-        self._check_size()
-        parts = self._cut()
-        splits = self._without_features(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
-        for name, split in splits.items():
-            check_labels(name, len(split.ids), split, self.num_classes, len(self.targets))
-        features = self._prepared.features
-        if self.fitted is None:
-            train = self._prepared.joined.ids[self._prepared.rows["train"]]
-            self.fitted = self._note_fitted(parts, features.shift, features.scale, train)
-        for name in missing:
-            if name in splits:
-                split = splits[name]
-                present = find_holders(name, split, self.partitioner, self.party_groups)
-                holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
-                about = (self.party_shapes, split.labels, split.ids, present, holders, split.weights)
-                self._keep(name, features.store.records(self._prepared.rows_of(name), *about))
+    def _open(
+        self, names: tuple[SplitName, ...], missing: Sequence[SplitName]
+    ) -> tuple[Mapping[SplitName, Split], FeatureStore]:
+        """The tables themselves, if each of them is a party; else all joined columns."""
+        if isinstance(self.partitioner, Views):
+            return self._without_features(names), self._prepared
+        refuse_stored(self._prepared.work, self.partitioner)
+        return super()._open(names, missing)
 
     @toolkit_hook
     def setup(self, stage: str) -> None:

@@ -18,13 +18,14 @@ from lightning_vfl.limits import refuse_growth
 
 from ..partitioners.informed import fingerprint
 from ..partitioners.partition import Partitioner, RowStrips, find_setting_files
-from ..records.cache import Kept, RecordCache, describe, stat_files
+from ..records.cache import RecordCache, describe, stat_files
+from ..records.feature_stores import FeatureStore, KeptFeatures, LoadedFeatures
 from ..records.folders import data_folder
 from ..records.idx import read_idx
 from ..records.labelled import Labelled
 from ..records.layout import Layout, Part
 from ..records.normalise import Normaliser, StandardiseParty
-from ..records.records import SplitName, VerticalRecords
+from ..records.records import Split, SplitName
 from ..split import check_val_records, draw_validation
 from .published_parts import PublishedPart, PublishedParts
 
@@ -103,28 +104,21 @@ class IDXImages(PublishedParts, ABC):
     def default_normaliser(self) -> Normaliser:
         return StandardiseParty()
 
-    def _prepare(self, missing: Sequence[SplitName]) -> None:
-        """As in the base class, but with ``cache_dir`` records are opened from there, or stored there."""
+    def _open(
+        self, names: tuple[SplitName, ...], missing: Sequence[SplitName]
+    ) -> tuple[Mapping[SplitName, Split], FeatureStore]:
+        """With ``cache_dir`` records are opened from there, or stored there."""
         if self.cache_dir is None:
-            return super()._prepare(missing)
+            return super()._open(names, missing)
         cache = RecordCache(self.cache_dir, type(self).__name__, self._key())  # before the files are read
-        stored = {name: cache.read(name) for name in missing}
-        if any(own is None or not self._agrees(own.parts) for own in stored.values()):
-            super()._prepare(missing)
-            for name in missing:
-                records = self._records.get(name)
-                if self.fitted is not None and (records is None or isinstance(records, VerticalRecords)):
-                    cache.write(name, Kept(records, self.parts, self.fitted.shift, self.fitted.scale))
-            return None
-        for name, own in stored.items():
-            if own is None:
-                continue
-            self._parts = self._parts or own.parts
-            if own.records is not None:
-                self._records[name] = own.records
-                if name == "train":
-                    self.fitted = self._note_fitted(own.parts, own.shift, own.scale, own.records.ids)
-        return None
+        names = tuple(name for name in names if name != "val" or self.val_records)
+        found = {name: cache.read(name) for name in names}
+        kept = {name: own for name, own in found.items() if own is not None and self._agrees(own.parts)}
+        if len(kept) < len(names):
+            splits, _ = super()._open(names, missing)
+            return splits, LoadedFeatures(splits, self.layout, cache)
+        self._parts = self._parts or kept[names[0]].parts
+        return {name: Split(torch.empty(0), own.labels, own.ids) for name, own in kept.items()}, KeptFeatures(kept)
 
     def read(self, part: PublishedPart) -> Labelled:
         images, labels = self.files[:2] if part == "train" else self.files[2:]

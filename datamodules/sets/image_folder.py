@@ -12,11 +12,11 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
+from lightning_vfl.trained.fitted import Fitted
 
 from ..base import VerticalDataModule
-from ..partitioners.groups import find_holders, find_label_holders
 from ..partitioners.partition import Grid, Partitioner
-from ..records.checks import check_labels
+from ..records.feature_stores import FeatureStore
 from ..records.folders import data_folder, missing_files
 from ..records.layout import Layout, Part
 from ..records.normalise import Normaliser, StandardiseParty
@@ -134,7 +134,7 @@ class ImageFolderVFL(VerticalDataModule):
 
     def forget(self) -> None:
         super().forget()
-        for cached in ("_classes", "_sources"):
+        for cached in ("_classes", "sources"):
             self.__dict__.pop(cached, None)
 
     def default_partitioner(self) -> Partitioner:
@@ -145,48 +145,26 @@ class ImageFolderVFL(VerticalDataModule):
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
         """Labels and ids of these splits; features are (N, 0), because the pictures stay on the disk."""
-        if "test" not in self._sources and {"test", "predict"} & {*names}:
+        if "test" not in self.sources and {"test", "predict"} & {*names}:
             raise self._absent("test or val")
         splits = {}
         for name in names:
-            if name in self._sources:
-                source, places = self._sources[name]
+            if name in self.sources:
+                source, places = self.sources[name]
                 labels = torch.from_numpy(source.labels[places])
                 splits[name] = Split(torch.empty(len(places), 0), labels, source.names[places])
         return splits
 
-    def _prepare(self, missing: Sequence[SplitName]) -> None:
-        """List and check the pictures of these splits, and fit the scaling to training pictures if it is not given."""
-        splits = self.load(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))))
-        parts = self._cut()
-        present = {
-            name: find_holders(name, split, self.partitioner, self.party_groups) for name, split in splits.items()
-        }
-        for name, split in splits.items():
-            check_labels(name, len(split.ids), split, self.num_classes)
-            if name in missing:
-                source, places = self._sources[name]
-                source.refuse_damaged(places)
-        if self.fitted is None:
-            self.fitted = self._note_fitted(parts, *self._fit(parts, present["train"]), splits["train"].ids)
-        positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
-        columns = Columns(positions, self.fitted.shift, self.fitted.scale)
+    def _open(
+        self, names: tuple[SplitName, ...], missing: Sequence[SplitName]
+    ) -> tuple[Mapping[SplitName, Split], FeatureStore]:
+        """The pictures of these splits, of which those of the missing ones are checked."""
+        splits = self.load(names)
         for name in missing:
             if name in splits:
-                split = splits[name]
-                source, places = self._sources[name]
-                holders = find_label_holders(split, self.partitioner, len(parts)) if name == "train" else None
-                records = StreamedRecords(
-                    source,
-                    torch.from_numpy(places),
-                    columns,
-                    self.party_shapes,
-                    split.labels,
-                    split.ids,
-                    present[name],
-                    holders,
-                )
-                self._keep(name, records)
+                source, places = self.sources[name]
+                source.refuse_damaged(places)
+        return splits, _PictureStore(self)
 
     def private_statistics(self) -> tuple[str, ...]:
         """As in the base class; with ``mean`` and ``deviation`` nothing is fitted."""
@@ -214,33 +192,6 @@ class ImageFolderVFL(VerticalDataModule):
                 f"{list(self.mean)} and deviation {list(self.deviation)}"
             )
 
-    def _fit(self, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Shift and scale of the columns, constants or fitted; ``held`` (N, M) says who holds which training record."""
-        positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
-        channels = positions // self.size**2
-        if self.mean is not None and self.deviation is not None:
-            shift, scale = torch.tensor([self.mean, self.deviation], dtype=torch.float32)
-            return shift[channels], scale[channels]
-        source, places = self._sources["train"]
-        if held is None:
-            held = torch.ones(len(places), len(parts), dtype=torch.bool)
-        for party in (~held.any(0)).nonzero().flatten().tolist():
-            raise without_records(party, len(places))
-        order = torch.from_numpy(permutation(len(places), self.seed, "scaling"))
-        first = held[order] & (held[order].cumsum(0) <= (self.fit_records or len(places)))
-        order, first = order[first.any(1)], first[first.any(1)]
-        owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part.positions) for part in parts]))
-        if self.normaliser.fitted:
-            rows = match_moments(source, torch.from_numpy(places)[order], positions, owners, first)
-        else:
-            rows = torch.zeros(2, len(positions), dtype=torch.float64)  # the normaliser ignores their values
-        # each channel of a party is scaled like a party of its own; the positions of a part may be in any order
-        by, widths = torch.unique(owners * self._channels + channels, return_inverse=True, return_counts=True)[1:]
-        sorting = by.argsort(stable=True)
-        shift, scale = fit_scaling(self.normaliser, rows[:, sorting], None, widths.tolist())
-        back = sorting.argsort()
-        return shift[back].float(), scale[back].float()
-
     @cached_property
     def _classes(self) -> list[str]:
         if self.fitted is not None:
@@ -250,7 +201,7 @@ class ImageFolderVFL(VerticalDataModule):
         return subfolders(train)
 
     @cached_property
-    def _sources(self) -> "dict[SplitName, tuple[Pictures, NDArray[np.int64]]]":
+    def sources(self) -> "dict[SplitName, tuple[Pictures, NDArray[np.int64]]]":
         """Split -> the pictures among which its records are, and their places there."""
         if self.fitted is not None and not (self.data_dir / "train").is_dir():  # new pictures for a trained model
             held = [part for part in ("test", "val") if (self.data_dir / part).is_dir()]
@@ -295,3 +246,44 @@ class ImageFolderVFL(VerticalDataModule):
             f"{what} of {type(self).__name__}",
             "the pictures, as train/CLASS/NAME.jpg and test/CLASS/NAME.jpg or val/CLASS/NAME.jpg,",
         )
+
+
+class _PictureStore(FeatureStore):
+    """Pictures that each batch decodes. Scaling is fitted to some of them, or made of given constants."""
+
+    def __init__(self, data: ImageFolderVFL) -> None:
+        self._data = data
+
+    def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
+        data = self._data
+        positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
+        channels = positions // data.size**2
+        if data.mean is not None and data.deviation is not None:
+            shift, scale = torch.tensor([data.mean, data.deviation], dtype=torch.float32)
+            return shift[channels], scale[channels]
+        source, places = data.sources["train"]
+        if held is None:
+            held = torch.ones(len(places), len(parts), dtype=torch.bool)
+        for party in (~held.any(0)).nonzero().flatten().tolist():
+            raise without_records(party, len(places))
+        order = torch.from_numpy(permutation(len(places), data.seed, "scaling"))
+        first = held[order] & (held[order].cumsum(0) <= (data.fit_records or len(places)))
+        order, first = order[first.any(1)], first[first.any(1)]
+        owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part.positions) for part in parts]))
+        if normaliser.fitted:
+            rows = match_moments(source, torch.from_numpy(places)[order], positions, owners, first)
+        else:
+            rows = torch.zeros(2, len(positions), dtype=torch.float64)  # the normaliser ignores their values
+        # each channel of a party is scaled like a party of its own; the positions of a part may be in any order
+        of_channel = owners * source.channels + channels
+        by, widths = torch.unique(of_channel, return_inverse=True, return_counts=True)[1:]
+        sorting = by.argsort(stable=True)
+        shift, scale = fit_scaling(normaliser, rows[:, sorting], None, widths.tolist())
+        back = sorting.argsort()
+        return shift[back].float(), scale[back].float()
+
+    def records(self, name: SplitName, fitted: Fitted, *about: Any) -> StreamedRecords:
+        source, places = self._data.sources[name]
+        columns = Columns(torch.cat([party.positions for party in fitted.parties]), fitted.shift, fitted.scale)
+        shapes = [party.shape for party in fitted.parties]
+        return StreamedRecords(source, torch.from_numpy(places), columns, shapes, *about)

@@ -1,43 +1,39 @@
 """Tables of several parties that are larger than memory: Parquet files with equal rows, read in blocks."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import ceil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.streams import permutation
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
-from ..records.block_files import BlockTable, check_blocks, check_classes
-from ..records.block_records import BlockedTables, BlockRecords, RecordIds
+from ..records.block_files import BlockTable, check_blocks
+from ..records.block_tables import BlockedTables
+from ..records.feature_stores import FeatureStore
 from ..records.joined_tables import paths_of
 from ..records.layout import Layout
+from ..records.number_files import WorkFolder
 from ..records.party_tables import by_party
 from ..records.records import Split, SplitName
 from ..records.repeated_ids import check_ids
 from ..records.row_split import RowSplit
 from ..split import check_shares
 
-_FIT_BLOCKS = 16  # blocks among which the records are chosen that scaling is fitted to
-_MEGABYTE = 10**6
+_CACHED = ("_opened", "_tables")
 
 
 class ParquetTables(VerticalDataModule):
     """One Parquet file for each party, all with the same records in the same order, of any length.
 
-    A row group of a file is a block. Training reads some blocks into memory, a window, and takes the records of the
-    window in random order, see ``lightning_vfl.schedules.blocks.BlockShuffled``. No list of all records is in memory.
-    The columns of each file are numbers, or true and false; a file that has only labels (and ids) is no party.
+    A row group of a file is a block. Before training the blocks are read once, checked, scaled and written into a file
+    that is mapped into memory. Training takes some blocks, a window, and the records of the window in random order, see
+    ``lightning_vfl.schedules.blocks.BlockShuffled``. No list of all records is in memory. The columns of each file are
+    numbers, or true and false; a file that has only labels (and ids) is no party.
 
     Args:
         tables: party -> its file. All files need the same row groups; pyarrow, pandas and polars write them with
@@ -53,25 +49,27 @@ class ParquetTables(VerticalDataModule):
         test_share: share of the records for testing; 0: none. All records are predicted.
         window_mb: megabytes of features in a window, at least one block.
         fit_records: scaling is fitted to this many training records, from up to 16 blocks that the seed draws.
+        work_dir: folder on a disk in which the records are written; what is written there is removed at the end. None:
+            the folder of the system for temporary files.
         loader: further settings of ``VerticalDataModule``, without ``partitioner``: each table is a party.
 
     Units: memory, ``window_mb`` for training and a block for each other split, the index of each file (700 bytes for
-        a column of a row group), and nothing for each record. With ``num_workers`` each worker has a window of its own.
+        a column of a row group), and nothing for each record. Disk, 4 bytes a feature and 16 a record of the splits
+        that are used, in every process of a training.
     Guarantee: the records of a split are a function of the number of rows, the shares and the seed (``RowSplit``), and
         the order of an epoch one of the seed, the epoch, the row groups and ``window_mb``. A resumed run continues with
         the next batch. Labels, ids, the kinds of columns and missing values (which a file's index counts) are checked
-        before training; every value is checked when its block is read. Features are the same bits for any window.
-        A trained model finds its columns by their names, in any order.
-    Not guaranteed: a uniformly random order, see ``BlockShuffled``; shares by class. Validation and testing read the
-        blocks of all records, because a split has records everywhere. A checkpoint has digests of the ids, or of the
-        files' indexes, by which a fit that is resumed with other files is refused, but no list of the training records:
-        testing a model on files that have training records gives no warning. Not between processes of a federation: one
-        process reads all files.
+        before training, and so is every value. Features are the same bits for any window. A trained model finds its
+        columns by their names, in any order.
+    Not guaranteed: a uniformly random order, see ``BlockShuffled``; shares by class. A checkpoint has digests of the
+        ids, or of the files' indexes, by which a fit that is resumed with other files is refused, but no list of the
+        training records: testing a model on files that have training records gives no warning. Not between processes of
+        a federation: one process reads all files.
 
     Raises:
         ConfigurationError: for files that cannot be read, have other row groups, ids in another order, repeated ids
             or columns that are not numbers; for labels out of range; if a block is larger than ``window_mb``; for a
-            protocol whose order or set-up goes over all records; during training for values that are not finite.
+            protocol whose order or set-up goes over all records; for values that are not finite; for a full disk.
     """
 
     ids_are_places = True
@@ -90,6 +88,7 @@ class ParquetTables(VerticalDataModule):
         test_share: float = 0.2,
         window_mb: int = 512,
         fit_records: int = 100_000,
+        work_dir: str | Path | None = None,
         **loader: Any,
     ) -> None:
         super().__init__(**loader)
@@ -115,6 +114,7 @@ class ParquetTables(VerticalDataModule):
         self.test_share = test_share
         self.window_mb = window_mb
         self.fit_records = fit_records
+        self.work_dir = work_dir
         self._ids: str | None = None
 
     @property
@@ -123,15 +123,9 @@ class ParquetTables(VerticalDataModule):
 
     @property
     def layout(self) -> Layout:
-        own = self._tables.columns
-        often = Counter(name for names in own for name in names)
-        parties = [table.party for table in self._tables.tables]
-        columns = tuple(
-            name if often[name] == 1 else f"{party}.{name}"
-            for party, names in zip(parties, own, strict=True)
-            for name in names
-        )
-        return Layout((len(columns),), columns, tuple(map(len, own)), tuple(parties))
+        tables = self._tables
+        parties = tuple(table.party for table in tables.tables)
+        return Layout((len(tables.names),), tables.names, tuple(map(len, tables.columns)), parties)
 
     @classmethod
     def refuse_seats(cls) -> None:
@@ -143,14 +137,18 @@ class ParquetTables(VerticalDataModule):
         return Views()
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
-        """Labels and ids of these splits, 16 bytes a record; features are (N, 0), because they stay on the disk."""
-        splits: dict[SplitName, Split] = {}
-        for name in names:
-            if count := self._split.count(name):
-                ids = np.asarray(RecordIds(self._tables, self._split, name))
-                labels = None if name == "predict" else self._records_of(name, 1).labels
-                splits[name] = Split(torch.empty(count, 0), labels, ids)
-        return splits
+        """Labels and ids of these splits, mapped into memory; features are (N, 0), because they stay on the disk."""
+        if {*names} - {"predict"}:
+            label = self._opened[self.label_party]
+            if self.label_column not in label.kinds:
+                raise ConfigurationError(
+                    f"the file of label_party '{label.party}' has no label column '{self.label_column}'; correct "
+                    "label_column, or predict these records"
+                )
+            label.check_numbers([self.label_column])
+        if self.id_columns and self._ids is None:
+            self._ids = check_ids(list(self._opened.values()), self.id_columns)
+        return self._tables.load(names)
 
     def own_fitted(self) -> Mapping[str, Any]:
         """Party -> the names of its columns, in the order of the model's parties and features."""
@@ -159,18 +157,19 @@ class ParquetTables(VerticalDataModule):
 
     def forget(self) -> None:
         super().forget()
-        for cached in ("_opened", "_tables", "_split"):
+        self._ids = None
+        for cached in _CACHED:
             self.__dict__.pop(cached, None)
 
-    def _prepare(self, missing: Sequence[SplitName]) -> None:
-        """Check labels and ids, and fit the scaling to some training records; no features are kept."""
-        self._check_size()
-        self._check_rows(missing)
-        if self.fitted is None:
-            self.fitted = self._note_fitted(self._cut(), *self._fit(), np.empty(0, dtype=np.int64))
-        for name in missing:
-            if self._split.count(name):
-                self._keep(name, self._records_of(name, self._together if name == "train" else 1))
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the files, which another process opens and prepares anew if it needs them."""
+        return {name: value for name, value in self.__dict__.items() if name not in _CACHED}
+
+    def _open(
+        self, names: tuple[SplitName, ...], missing: Sequence[SplitName]
+    ) -> tuple[Mapping[SplitName, Split], FeatureStore]:
+        """The missing splits alone: the scaling is fitted to blocks of the training records."""
+        return self.load(tuple(missing)), self._tables
 
     # ---- checkpoints
 
@@ -225,8 +224,19 @@ class ParquetTables(VerticalDataModule):
         of_party = self._as_trained(own)
         labelled = label if self.label_column in label.kinds else None
         id_column = self.id_columns.get(next(iter(of_party)))
-        about = (labelled, self.label_column, self.classes is not None, id_column)
-        return BlockedTables([files[party] for party in of_party], list(of_party.values()), *about)
+        split = RowSplit(sum(label.sizes), self.seed, self.val_share, self.test_share)
+        return BlockedTables(
+            [files[party] for party in of_party],
+            list(of_party.values()),
+            labelled,
+            self.label_column,
+            self.classes,
+            id_column,
+            split,
+            self.fit_records,
+            self.window_mb,
+            WorkFolder(self.work_dir),
+        )
 
     def _as_trained(self, own: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
         """Party -> its columns, in the order of the model's training; the order in the files does not matter.
@@ -252,49 +262,3 @@ class ParquetTables(VerticalDataModule):
                     "give the columns of the training"
                 )
         return trained
-
-    @cached_property
-    def _split(self) -> RowSplit:
-        return RowSplit(int(self._tables.sizes.sum()), self.seed, self.val_share, self.test_share)
-
-    def _check_rows(self, missing: Sequence[SplitName]) -> None:
-        """Accept labels, if a split needs them, and ids."""
-        if set(missing) - {"predict"}:
-            check_classes(self._opened[self.label_party], self.label_column, self.classes)
-        if self.id_columns:
-            self._ids = check_ids(list(self._opened.values()), self.id_columns)
-
-    @property
-    def _together(self) -> int:
-        """How many blocks of training records are in a window."""
-        before = [self._split.before("train", int(row)) for row in (*self._tables.starts, self._split.rows)]
-        block = 4 * self.layout.size * int(np.diff(before).max())
-        if block > self.window_mb * _MEGABYTE:
-            raise ConfigurationError(
-                f"a row group takes {block / _MEGABYTE:,.0f} MB in memory, more than window_mb = {self.window_mb}; "
-                "write the files with a smaller row_group_size, or raise window_mb"
-            )
-        return min(self.window_mb * _MEGABYTE // block, len(before) - 1)
-
-    def _records_of(self, name: SplitName, slots: int) -> BlockRecords:
-        parties = () if self.fitted is None else self.fitted.parties
-        return BlockRecords(self._tables, self._split, name, parties, slots, name != "predict")
-
-    def _fit(self) -> tuple[Tensor, Tensor]:
-        """Shift and scale, each (Σ F_m,), fitted by each party to its columns of the same training records."""
-        tables, split = self._tables, self._split
-        every_record = split.count("train") <= self.fit_records
-        drawn = permutation(len(tables.sizes), self.seed, "scaling", "blocks")[: None if every_record else _FIT_BLOCKS]
-        rows = {int(block): tables.rows_of(split, "train", int(block)) for block in drawn}
-        share = min(1.0, self.fit_records / sum(map(len, rows.values())))
-        for block, own in rows.items():
-            some = permutation(len(own), self.seed, "scaling", block)[: ceil(share * len(own))]
-            rows[block] = own[np.sort(some)]
-        every, fitted = self.layout.columns, []
-        for party, part in enumerate(self._cut()):
-            names = [every[i] for i in part.positions.tolist()]
-            numbers = np.zeros((1, len(names)))  # a normaliser that is not fitted ignores the values
-            if self.normaliser.fitted:
-                numbers = np.concatenate([tables.features(party, block, own).T for block, own in rows.items()])
-            fitted.append(self.normaliser.of_columns(names, every).fit(torch.from_numpy(numbers)))
-        return torch.cat([shift for shift, _ in fitted]), torch.cat([scale for _, scale in fitted])

@@ -12,21 +12,23 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.trained.fitted import Fitted
 
 from ..record_splits import RecordSplit, ToDivide
 from ..records.class_shares import class_shares, doubts_about_classes
 from ..records.column_encoder import ColumnEncoder
 from ..records.column_encoders import encoder_of, of_texts
 from ..records.column_tables import ColumnTable, MemoryTable, together
-from ..records.feature_stores import FeatureStore, MemoryStore, StoredFeatures
+from ..records.feature_stores import ColumnsInMemory, FeatureStore
 from ..records.fitted_tables import fit_tables
 from ..records.grouped_tables import add_singles, align_columns
 from ..records.joined_tables import Joined, TableReader, TextColumns, check_label_column, join
-from ..records.layout import Layout
+from ..records.layout import Layout, Part
 from ..records.modal_columns import located
 from ..records.normalise import Given, Normaliser, OwnBounds
-from ..records.number_files import WorkFolder
+from ..records.number_files import MappedFile, NumberFile, WorkFolder
 from ..records.party_tables import read_labels, read_targets, read_weights
+from ..records.records import VerticalRecords
 from ..records.scaled_tables import scale_tables
 from ..records.steps_table import steps_table
 from ..records.table_form import TableForm, encode_tables, form_of
@@ -42,14 +44,14 @@ if TYPE_CHECKING:
 
 
 class Features(NamedTuple):
-    """The scaled columns of all parties, with shift and scale, each (F,), of these columns."""
+    """The scaled features (N, F) of all joined records, with shift and scale, each (F,), of their columns."""
 
-    store: FeatureStore
+    table: Tensor | MappedFile
     shift: Tensor
     scale: Tensor
 
 
-class PreparedTables:
+class PreparedTables(FeatureStore):
     """Tables that are read, joined, divided into splits, encoded and scaled; a step is done once, when it is asked for.
 
     Args:
@@ -230,12 +232,27 @@ class PreparedTables:
         """The scaled columns of all parties."""
         joined, form, fitted = self.joined, self.form, self._data.fitted
         self._use_columns()
-        store = MemoryStore() if self._reader.work is None else StoredFeatures(self._reader.work, len(joined.ids))
+        records, work = len(joined.ids), self._reader.work
+        store = (
+            ColumnsInMemory((records, form.layout.size))
+            if work is None
+            else NumberFile(work, "features", np.float32, (records,))
+        )
         known = None if fitted is None else fitted.parties
         if known is not None and self._party is not None:
             known = (known[self._party[0]],)
         train = self.rows["train"] if known is None else np.empty(0, np.int64)
-        return Features(store, *scale_tables(joined, form, store, self._normaliser, train, known))
+        scaling = scale_tables(joined, form, store, self._normaliser, train, known)
+        return Features(store.turned(), *scaling)
+
+    def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
+        features = self.features  # scaled column by column, so that one is in memory at a time
+        return features.shift, features.scale
+
+    def records(self, name: "SplitName", fitted: Fitted, *about: Any) -> VerticalRecords:
+        places = torch.from_numpy(self.rows_of(name))
+        shapes = [party.shape for party in fitted.parties]
+        return VerticalRecords(self.features.table, shapes, *about, places=places)
 
     @property
     def work(self) -> WorkFolder | None:

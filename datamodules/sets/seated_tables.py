@@ -20,7 +20,7 @@ from ..records.column_tables import ColumnTable, some_columns
 from ..records.joined_tables import TableReader
 from ..records.layout import Layout
 from ..records.party_tables import plain_ids
-from ..records.records import Split, SplitName
+from ..records.records import Split, SplitName, VerticalRecords
 from ..records.seated_records import SeatedRecords, no_labels
 from ..records.told_records import ALL, ToldRecords
 from ..seated import SeatedFiles
@@ -222,7 +222,9 @@ class SeatedTables(SeatedFiles):
                 ids = tables.joined.ids[rows]
                 own = None
                 if features is not None and self._seat.party is not None:
-                    own = features.store.records(rows, [shapes[self._seat.party]], None, ids)
+                    shape = shapes[self._seat.party]
+                    places = torch.from_numpy(rows)
+                    own = VerticalRecords(features.table, [shape], None, ids, places=places)
                 labels = None if name == "predict" else self._labels(name, rows)
                 about = (labels, ids, self._present(rows), tables.weights(name))
                 made[name] = SeatedRecords(own, 0, self._seat, shapes, *about)

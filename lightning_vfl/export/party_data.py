@@ -20,7 +20,7 @@ from lightning_vfl.datamodules.records.column_encoders import (
 )
 from lightning_vfl.datamodules.records.column_tables import StoredTable
 from lightning_vfl.datamodules.records.modal_columns import located
-from lightning_vfl.datamodules.records.number_files import ColumnFile, WorkFolder
+from lightning_vfl.datamodules.records.number_files import NumberFile, WorkFolder
 from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, listed, plain_ids
 from lightning_vfl.datamodules.records.table_files import read_table, store_table
 from lightning_vfl.errors import ConfigurationError
@@ -123,7 +123,7 @@ class EncodedTable(PartyData):
         table = table.in_order(np.argsort(plain_ids(table.index), kind="stable"))
         super().__init__(party, table.index, dtype)
         self._ids = plain_ids(table.index)
-        numbers = ColumnFile(work, f"{quote(party, safe='')}.numbers", np.float64, len(table))
+        numbers = NumberFile(work, f"{quote(party, safe='')}.numbers", np.float64, (len(table),))
         for encoder in encoders:
             for column in encoder.encode(table[encoder.column], party).T if encoder.names else ():
                 numbers.put(column)

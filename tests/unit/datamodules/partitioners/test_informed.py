@@ -25,6 +25,7 @@ from lightning_vfl.datamodules import (
     TrainingRecords,
 )
 from lightning_vfl.datamodules.partitioners.informed import fingerprint
+from lightning_vfl.datamodules.records.feature_stores import LoadedFeatures
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.streams import permutation
@@ -270,6 +271,9 @@ def test_values_that_stay_on_disk():
         @property
         def layout(self) -> Layout:
             return Layout((3, 8, 8))
+
+        def _open(self, names, missing):
+            return (splits := self.load(names)), LoadedFeatures(splits, self.layout)
 
     split = Split(torch.empty(5, 0), torch.arange(5) % 2, np.arange(5))
     with pytest.raises(ConfigurationError, match=r"these data stay on the disk; use a partitioner that ne"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_vfl.datamodules import ContiguousColumns, CSVTables, Given, Standardise, StandardiseParty
-from lightning_vfl.datamodules.records.mapped_records import MappedRecords
+from lightning_vfl.datamodules.records.number_files import MappedFile
 from lightning_vfl.datamodules.records.records import Request
 from lightning_vfl.errors import ConfigurationError
 from tests.further import few
@@ -47,7 +47,7 @@ def assert_same(stored, memory):
         assert torch.equal(own.scale, other.scale)
     for name in SPLITS:
         one, other = stored.records(name), memory.records(name)
-        assert isinstance(one, MappedRecords)
+        assert isinstance(one.table, MappedFile)
         positions = torch.randperm(len(other), generator=torch.Generator().manual_seed(0))
         batch, expected = (records[Request(positions, None, None)] for records in (one, other))
         for own, features in zip(batch.features, expected.features, strict=True):
@@ -80,7 +80,7 @@ def test_records_are_those_in_memory(folder, tmp_path, case):
 
 def test_large_files_are_prepared_on_the_disk_without_a_setting(folder, monkeypatch):
     monkeypatch.setattr("lightning_vfl.datamodules.records.number_files._LARGE", 1000)
-    assert isinstance(ready(tables(folder, "bank")).records("train"), MappedRecords)
+    assert isinstance(ready(tables(folder, "bank")).records("train").table, MappedFile)
 
 
 def test_the_folder_is_removed_with_the_last_records(folder, tmp_path):

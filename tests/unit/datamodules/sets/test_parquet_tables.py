@@ -1,6 +1,7 @@
 """Laws of tables that are read in blocks, against the same tables read whole with pandas."""
 
 from itertools import chain, islice
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.cli import run
 from lightning_vfl.datamodules import ContiguousColumns, Given, ParquetTables
+from lightning_vfl.datamodules.records.block_files import BlockTable
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.split_model import party_names, party_part
 from lightning_vfl.types import Seat
@@ -86,26 +88,27 @@ def test_any_order_and_window_give_the_same_bits(folder, monkeypatch):
 
 def narrow(monkeypatch):
     """Windows of two blocks; a real megabyte has all 13 blocks of these files."""
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.parquet_tables._MEGABYTE", 2 * 4 * 5 * 160)
+    monkeypatch.setattr("lightning_vfl.datamodules.records.block_tables._MEGABYTE", 2 * 4 * 5 * 160)
 
 
-def test_an_epoch_reads_no_block_twice(folder, monkeypatch):
-    narrow(monkeypatch)
-    data = tables(folder, "fit", window_mb=1)
-    records = data.records("train")
-    assert records.blocks.together == 2
-    read, scaled = [], records._tables.scaled
-    monkeypatch.setattr(
-        records._tables, "scaled", lambda party, block, *a: read.append((party, block)) or scaled(party, block, *a)
-    )
-    loader = data.train_dataloader()
-    every = [(party, block) for party in range(2) for block in range(-(-N // GROUP))]
-    for epoch in range(3):
-        order = list(chain.from_iterable(ids(loader)))
-        assert sorted(order) == list(range(len(records)))
-        assert len(read) == len(set(read))
-        assert set(read) <= set(every) if epoch else sorted(read) == every  # some are still in memory
-        read.clear()
+def test_a_block_is_read_once_before_training_and_never_in_it(folder, monkeypatch):
+    read, reader = [], BlockTable.read
+
+    def counted(table, block, columns):
+        read.extend((table.party, block, name) for name in columns)
+        return reader(table, block, columns)
+
+    monkeypatch.setattr(BlockTable, "read", counted)
+    data = tables(folder, "fit", normaliser=Given(-9.0, 9.0))
+    features = [one for one in read if one[2] not in ("id", "y")]
+    names = {"bank": ("bank0", "bank1", "bank2"), "telco": ("telco0", "telco1")}
+    every = [(party, block, name) for party in names for block in range(-(-N // GROUP)) for name in names[party]]
+    assert sorted(features) == sorted(every)
+    read.clear()
+    for _ in range(2):
+        assert sorted(chain.from_iterable(ids(data.train_dataloader()))) == list(range(len(data.records("train"))))
+        list(data.val_dataloader())
+    assert not read
 
 
 @pytest.mark.parametrize("done", [1, 8, 17])
@@ -332,21 +335,32 @@ def test_wrong_settings_are_refused(settings, message):
         ParquetTables(**LONG_TABLES | settings)
 
 
-def test_a_value_that_is_not_finite_ends_training_with_its_row(tmp_path):
+def test_a_value_that_is_not_finite_is_refused_before_training_with_its_row(tmp_path):
     write_parquet(
         tmp_path, N, GROUP, telco=lambda t: t.assign(telco1=t["telco1"].where(t["id"] != 1000 + 1321, np.inf))
     )
-    records = tables(tmp_path, "predict", "test", normaliser=Given(0.0, 1.0)).records("predict")
-    records.rows(torch.arange(600))
     with pytest.raises(ConfigurationError, match="6 are NaN or infinite, first of party 1, column 'telco1', row 1,321"):
-        records.rows(torch.tensor([1300]))
+        tables(tmp_path, "predict", normaliser=Given(0.0, 1.0))
 
 
-def test_a_seat_and_records_one_by_one_are_refused(folder):
+def test_a_full_disk_is_told_before_it_is_written(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_vfl.datamodules.records.block_tables.disk_usage", lambda _: SimpleNamespace(free=99))
+    with pytest.raises(ConfigurationError, match=r"the features take 0 MB in .*, which has 0 MB; give work_dir"):
+        tables(folder, "fit", work_dir=tmp_path)
+
+
+def test_the_files_are_removed_with_the_last_records(folder, tmp_path):
+    data = tables(folder, "fit", work_dir=tmp_path)
+    records = data.records("train")
+    data.forget()
+    assert len(list(tmp_path.iterdir())) == 1
+    del records, data
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_seat_is_refused():
     with pytest.raises(ConfigurationError, match="simulated in one process, not between processes yet; use CSVTables"):
         ParquetTables(**LONG_TABLES).take_seat(Seat(0))
-    with pytest.raises(ConfigurationError, match="cannot be left out one by one; use CSVTables"):
-        tables(folder, "fit").records("train").only(np.arange(3))
 
 
 PROTOCOLS = {
