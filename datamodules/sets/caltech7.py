@@ -31,10 +31,7 @@ class Caltech7(ViewFiles):
     """
 
     folder = "caltech7"
-
-    @property
-    def num_classes(self) -> int:
-        return 7
+    num_classes = 7
 
     def read(self) -> ViewData:
         path = self.data_dir / _FILE

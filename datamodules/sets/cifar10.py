@@ -11,13 +11,13 @@ from lightning_vfl.errors import ConfigurationError
 from ..partitioners.partition import Grid, Partitioner
 from ..records.cells import check_count
 from ..records.cifar_files import SHAPE, read_batch, read_members
-from ..records.folders import data_folder, fetch
+from ..records.folders import fetch
 from ..records.labelled import Labelled
 from ..records.layout import Layout
-from ..records.normalise import Normaliser, StandardiseParty
+from ..records.normalise import StandardiseParty
 from ..records.records import SplitName
 from ..split import check_val_records, draw_validation
-from .published_parts import PublishedPart, PublishedParts
+from .published import PublishedPart, PublishedParts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,11 +40,10 @@ class CIFAR10(PublishedParts):
 
     Args:
         partitioner: who gets which pixels; None: the default.
-        data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/cifar10``, else ``data/cifar10``.
         val_records: records drawn from the training files for validation; 0: no validation.
         expected_records: the number of records that each of the six files must hold, so that a file cut short is
             noticed; None: any number.
-        loader: further settings of ``VerticalDataModule``: ``normaliser``, ``batch_size``, ``seed`` and so on.
+        settings: further settings of ``PublishedSet`` and ``VerticalDataModule``.
 
     Guarantee: nothing that a file names is called or imported: a pickle that names anything but the parts of an array
         is refused. A downloaded archive has the published content (md5). A record's id is its position in the training
@@ -68,35 +67,24 @@ class CIFAR10(PublishedParts):
 
     known_bounds = (0.0, 1.0)
     data_settings = ("val_records",)
+    folder = "cifar10"
+    usual_partitioner = Grid(2, 2)
+    usual_normaliser = StandardiseParty()
+    layout = Layout(SHAPE)
+    num_classes = 10
 
     def __init__(
         self,
         partitioner: Partitioner | None = None,
         *,
-        data_dir: str | Path | None = None,
         val_records: int = 5000,
         expected_records: int | None = 10_000,
-        **loader: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__(partitioner, **loader)
+        super().__init__(partitioner, **settings)
         check_val_records(val_records)
-        self.data_dir = data_folder(data_dir, "cifar10")
         self.val_records = val_records
         self.expected_records = expected_records
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(SHAPE)
-
-    @property
-    def num_classes(self) -> int:
-        return 10
-
-    def default_partitioner(self) -> Partitioner:
-        return Grid(2, 2)
-
-    def default_normaliser(self) -> Normaliser:
-        return StandardiseParty()
 
     def prepare_data(self) -> None:
         """Download the archive if the folder holds none of the files."""

@@ -58,6 +58,8 @@ class CreditDefault(OneTable):
     """
 
     folder = "credit_default"
+    usual_partitioner = ContiguousColumns(11)
+    layout = Layout((len(_COLUMNS),), _COLUMNS)  # known before the file is read
     files = ("UCI_Credit_Card.csv", "default of credit card clients.csv", "default of credit card clients.xls")
     source = "https://archive.ics.uci.edu/dataset/350/default+of+credit+card+clients"
     label = _LABEL
@@ -67,13 +69,6 @@ class CreditDefault(OneTable):
         self, partitioner: Partitioner | None = None, *, expected_records: int | None = 30_000, **settings: Any
     ) -> None:
         super().__init__(partitioner, expected_records=expected_records, **settings)
-
-    @property
-    def layout(self) -> Layout:
-        return Layout((len(_COLUMNS),), _COLUMNS)  # known before the file is read
-
-    def default_partitioner(self) -> Partitioner:
-        return ContiguousColumns(11)
 
     def read(self) -> Table:
         path, wanted = self.path(), (_ID, *_COLUMNS, _LABEL)

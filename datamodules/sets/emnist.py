@@ -52,6 +52,7 @@ class EMNIST(IDXImages):
 
     data_settings = ("val_records", "split")
     folder = "emnist"
+    usual_partitioner = RowStrips(28)
     remedy = f"replace it with the published one, from {_SOURCE}"
     transposed = True
 
@@ -79,9 +80,6 @@ class EMNIST(IDXImages):
     @property
     def num_classes(self) -> int:
         return _CLASSES[self.split]
-
-    def default_partitioner(self) -> Partitioner:
-        return RowStrips(28)
 
     @property
     def _sources(self) -> Sequence[Path]:

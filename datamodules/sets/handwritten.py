@@ -37,13 +37,10 @@ class Handwritten(ViewFiles):
     """
 
     folder = "handwritten"
+    num_classes = 10
 
     def __init__(self, partitioner: Partitioner | None = None, *, test_share: float = 0.4, **settings: Any) -> None:
         super().__init__(partitioner, test_share=test_share, **settings)
-
-    @property
-    def num_classes(self) -> int:
-        return 10
 
     def read(self) -> ViewData:
         mat = self.data_dir / "Handwritten.mat"

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +10,13 @@ from lightning_vfl.errors import ConfigurationError
 
 from ..partitioners.partition import ContiguousColumns, Partitioner
 from ..records.activity_files import ACTIVITIES, COLUMNS, UCI, read_csv, read_texts
-from ..records.folders import data_folder, missing_files
+from ..records.folders import missing_files
 from ..records.labelled import Labelled
 from ..records.layout import Layout
-from ..records.normalise import Normaliser, Unchanged
+from ..records.normalise import Unchanged
 from ..records.records import SplitName
 from ..split import check_shares, split_rows
-from .published_parts import PublishedPart, PublishedParts
+from .published import PublishedPart, PublishedParts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,12 +39,11 @@ class HumanActivity(PublishedParts):
 
     Args:
         partitioner: who gets which columns; None: the default.
-        data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/human_activity``, else ``data/human_activity``.
         val_share: share of the published training records for validation; 0: none.
         drop_last_column: leave out the last of the 561 columns, as PBM-VFL does.
         expected_records: the numbers of records published for training and testing, so that a file cut short is
             noticed; None: any numbers.
-        loader: further settings of ``VerticalDataModule``: ``normaliser``, ``batch_size``, ``seed`` and so on.
+        settings: further settings of ``PublishedSet`` and ``VerticalDataModule``.
 
     Guarantee: the validation records are stratified by class. No person is in both published parts: 21 people are
         recorded for training, 9 others for testing.
@@ -66,20 +64,22 @@ class HumanActivity(PublishedParts):
 
     known_bounds = (-1.0, 1.0)  # of the published files, in which the authors have scaled every column
     data_settings = ("val_share", "drop_last_column")
+    folder = "human_activity"
+    usual_partitioner = ContiguousColumns(5)
+    usual_normaliser = Unchanged()
+    num_classes = len(ACTIVITIES)
 
     def __init__(
         self,
         partitioner: Partitioner | None = None,
         *,
-        data_dir: str | Path | None = None,
         val_share: float = 0.1,
         drop_last_column: bool = True,
         expected_records: tuple[int, int] | None = (7_352, 2_947),
-        **loader: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__(partitioner, **loader)
+        super().__init__(partitioner, **settings)
         check_shares(val_share)
-        self.data_dir = data_folder(data_dir, "human_activity")
         self.val_share = val_share
         self.drop_last_column = drop_last_column
         self.expected_records = expected_records
@@ -88,16 +88,6 @@ class HumanActivity(PublishedParts):
     def layout(self) -> Layout:
         columns = self._data[0][: self._kept]
         return Layout((len(columns),), columns)
-
-    @property
-    def num_classes(self) -> int:
-        return len(ACTIVITIES)
-
-    def default_partitioner(self) -> Partitioner:
-        return ContiguousColumns(5)
-
-    def default_normaliser(self) -> Normaliser:
-        return Unchanged()
 
     def read(self, part: PublishedPart) -> Labelled:
         own = self._data[1][part]

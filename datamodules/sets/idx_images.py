@@ -20,14 +20,13 @@ from ..partitioners.informed import fingerprint
 from ..partitioners.partition import Partitioner, RowStrips, find_setting_files
 from ..records.cache import RecordCache, describe, stat_files
 from ..records.feature_stores import FeatureStore, KeptFeatures, LoadedFeatures
-from ..records.folders import data_folder
 from ..records.idx import read_idx
 from ..records.labelled import Labelled
 from ..records.layout import Layout, Part
 from ..records.normalise import Normaliser, StandardiseParty
 from ..records.records import Split, SplitName
 from ..split import check_val_records, draw_validation
-from .published_parts import PublishedPart, PublishedParts
+from .published import PublishedPart, PublishedParts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,11 +39,10 @@ class IDXImages(PublishedParts, ABC):
 
     Args:
         partitioner: who gets which pixels; None: four strips of seven rows.
-        data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/NAME``, else ``data/NAME``.
         val_records: records drawn from the training file for validation; 0: no validation.
         cache_dir: folder in which the prepared records are stored. The next time a stage with the same settings is
             opened in milliseconds, and processes share the memory of its records; None: nothing is stored.
-        loader: further settings of ``VerticalDataModule``: ``normaliser``, ``batch_size``, ``seed`` and so on.
+        settings: further settings of ``PublishedSet`` and ``VerticalDataModule``.
 
     Units: disk, with ``cache_dir``, 188 MB for training and validation and 32 MB for test (FashionMNIST), again for
         every combination of files, partitioner, normaliser, seed and ``val_records``; nothing is deleted.
@@ -61,9 +59,10 @@ class IDXImages(PublishedParts, ABC):
     """
 
     known_bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    usual_partitioner: ClassVar[Partitioner] = RowStrips(4)
+    usual_normaliser: ClassVar[Normaliser] = StandardiseParty()
+    layout = Layout((1, 28, 28))
     data_settings: ClassVar[tuple[str, ...]] = ("val_records",)
-    folder: ClassVar[str]
-    """NAME, the subfolder of the data folder."""
     remedy: ClassVar[str]
     """What to do about a damaged file."""
     transposed: ClassVar[bool] = False
@@ -73,14 +72,12 @@ class IDXImages(PublishedParts, ABC):
         self,
         partitioner: Partitioner | None = None,
         *,
-        data_dir: str | Path | None = None,
         val_records: int = 5000,
         cache_dir: str | Path | None = None,
-        **loader: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__(partitioner, **loader)
+        super().__init__(partitioner, **settings)
         check_val_records(val_records)
-        self.data_dir = data_folder(data_dir, self.folder)
         self.val_records = val_records
         self.cache_dir = None if cache_dir is None else Path(cache_dir)
 
@@ -93,16 +90,6 @@ class IDXImages(PublishedParts, ABC):
     def first_label(self) -> int:
         """The number of the first class in the files."""
         return 0
-
-    @property
-    def layout(self) -> Layout:
-        return Layout((1, 28, 28))
-
-    def default_partitioner(self) -> Partitioner:
-        return RowStrips(4)
-
-    def default_normaliser(self) -> Normaliser:
-        return StandardiseParty()
 
     def _open(
         self, names: tuple[SplitName, ...], missing: Sequence[SplitName]

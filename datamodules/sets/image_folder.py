@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +13,9 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 from lightning_vfl.trained.fitted import Fitted
 
-from ..base import VerticalDataModule
 from ..partitioners.partition import Grid, Partitioner
 from ..records.feature_stores import FeatureStore
-from ..records.folders import data_folder, missing_files
+from ..records.folders import missing_files
 from ..records.layout import Layout, Part
 from ..records.normalise import Normaliser, StandardiseParty
 from ..records.pictures import Pictures, list_pictures, no_pictures, subfolders
@@ -25,12 +23,13 @@ from ..records.records import Split, SplitName
 from ..records.scaling import fit_scaling, without_records
 from ..records.streamed_records import Columns, StreamedRecords, match_moments
 from ..split import check_shares, split_rows
+from .published import PublishedSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class ImageFolderVFL(VerticalDataModule):
+class ImageFolderVFL(PublishedSet):
     """Pictures of your own, or ImageNet-100, in class folders: streamed from the disk, a quadrant for each party.
 
     The folder holds ``train/CLASS``, and ``test/CLASS`` or ``val/CLASS`` or both, with PNG or JPEG files (``.png``,
@@ -52,7 +51,6 @@ class ImageFolderVFL(VerticalDataModule):
     Args:
         partitioner: who gets which pixels; None: four quadrants.
         normaliser: how each party scales the pixels of each channel; None: ``StandardiseParty``.
-        data_dir: the folder; None: ``$LIGHTNING_VFL_DATA/image_folder``, else ``data/image_folder``.
         val_share: share of the training pictures for validation, unless both ``test`` and ``val`` are there; 0: none.
         size: S, side of the pictures in pixels.
         colour: red, green and blue; False: grey. Pictures are converted.
@@ -62,7 +60,7 @@ class ImageFolderVFL(VerticalDataModule):
             ``deviation``. Usual for ImageNet: [0.485, 0.456, 0.406].
         deviation: what each channel is divided by. Usual for ImageNet: [0.229, 0.224, 0.225].
         threads: number of pictures that are decoded at a time, in every process.
-        loader: further settings of ``VerticalDataModule``: ``batch_size``, ``seed`` and so on.
+        settings: further settings of ``PublishedSet`` and ``VerticalDataModule``: ``batch_size`` and so on.
 
     Shapes: a quadrant (C, size / 2, size / 2), C 3 or 1.
     Units: memory, a few batches of 6 · C · size² bytes a picture (0.9 MB at 224), and some 300 bytes for the name and
@@ -89,13 +87,16 @@ class ImageFolderVFL(VerticalDataModule):
 
     known_bounds = (0.0, 1.0)
     data_settings = ("val_share", "size", "colour", "fit_records", "mean", "deviation")
+    ids_are_places = False  # they are paths of files
+    folder = "image_folder"
+    usual_partitioner = Grid(2, 2)
+    usual_normaliser = StandardiseParty()
 
     def __init__(
         self,
         partitioner: Partitioner | None = None,
         normaliser: Normaliser | None = None,
         *,
-        data_dir: str | Path | None = None,
         val_share: float = 0.1,
         size: int = 224,
         colour: bool = True,
@@ -103,14 +104,13 @@ class ImageFolderVFL(VerticalDataModule):
         mean: Sequence[float] | None = None,
         deviation: Sequence[float] | None = None,
         threads: int = 4,
-        **loader: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__(partitioner, normaliser, **loader)
+        super().__init__(partitioner, normaliser=normaliser, **settings)
         check_shares(val_share)
         for name, count in (("size", size), ("fit_records", fit_records), ("threads", threads)):
             if count is not None and count < 1:
                 raise ConfigurationError(f"{name} must be at least 1; got {count}")
-        self.data_dir = data_folder(data_dir, "image_folder")
         self.val_share = val_share
         self.size = size
         self.colour = colour
@@ -136,12 +136,6 @@ class ImageFolderVFL(VerticalDataModule):
         super().forget()
         for cached in ("_classes", "sources"):
             self.__dict__.pop(cached, None)
-
-    def default_partitioner(self) -> Partitioner:
-        return Grid(2, 2)
-
-    def default_normaliser(self) -> Normaliser:
-        return StandardiseParty()
 
     def load(self, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
         """Labels and ids of these splits; features are (N, 0), because the pictures stay on the disk."""

@@ -45,6 +45,7 @@ class MixedTable(TwoClassTable, ABC):
             not there, cannot be read or does not hold these data.
     """
 
+    usual_normaliser: ClassVar[Normaliser] = StandardiseNumbers()
     columns: ClassVar[tuple[str, ...]]
     """All columns, in the order of the layout."""
     groups: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -80,9 +81,6 @@ class MixedTable(TwoClassTable, ABC):
     def default_partitioner(self) -> Partitioner:
         kept = {party: [name for name in names if name not in self.drop] for party, names in self.groups.items()}
         return NamedColumns({party: names for party, names in kept.items() if names})
-
-    def default_normaliser(self) -> Normaliser:
-        return StandardiseNumbers()
 
     def read_columns(self, path: Path, cells: "pd.DataFrame") -> "dict[str, NDArray[Any]]":
         """The columns of a file that are not dropped: (N,) texts of a categorical column, else (N,) numbers.

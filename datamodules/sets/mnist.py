@@ -43,6 +43,7 @@ class MNIST(FetchedImages):
     """Handwritten digits: 60,000 training and 10,000 test images, ten classes. Arguments are those of ``IDXImages``."""
 
     folder = "mnist"
+    num_classes = 10
     source = "https://ossci-datasets.s3.amazonaws.com/mnist/"
     sha256 = {  # noqa: RUF012  # read only
         "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -51,15 +52,12 @@ class MNIST(FetchedImages):
         "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     }
 
-    @property
-    def num_classes(self) -> int:
-        return 10
-
 
 class FashionMNIST(FetchedImages):
     """Clothes: 60,000 training and 10,000 test images, ten classes. Arguments are those of ``IDXImages``."""
 
     folder = "fashion_mnist"
+    num_classes = 10
     source = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
     sha256 = {  # noqa: RUF012  # read only
         "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -67,7 +65,3 @@ class FashionMNIST(FetchedImages):
         "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
         "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     }
-
-    @property
-    def num_classes(self) -> int:
-        return 10

@@ -10,14 +10,14 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 
 from ..partitioners.partition import Partitioner, Views
-from ..records.folders import data_folder, missing_files
+from ..records.folders import missing_files
 from ..records.labelled import Labelled
 from ..records.layout import Layout
-from ..records.normalise import Normaliser, StandardiseParty
+from ..records.normalise import StandardiseParty
 from ..records.records import SplitName
 from ..records.rendered_views import find_objects, read_picture
 from ..split import check_shares, split_rows
-from .published_parts import PublishedPart, PublishedParts
+from .published import PublishedPart, PublishedParts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,11 +42,10 @@ class ModelNet10Views(PublishedParts):
 
     Args:
         partitioner: who gets which views; None: the default.
-        data_dir: folder of the classes; None: ``$LIGHTNING_VFL_DATA/model_net``, else ``data/model_net``.
         val_share: share of the training objects for validation; 0: none.
         size: S, side of the pictures in pixels; PBM-VFL does not state its own, its code has 224.
         channels: 1: grey, 3: red, green, blue; pictures are converted.
-        loader: further settings of ``VerticalDataModule``: ``normaliser``, ``batch_size``, ``seed`` and so on.
+        settings: further settings of ``PublishedSet`` and ``VerticalDataModule``.
 
     Shapes: a party of k views (k · channels, size, size).
     Units: memory, 12 · channels · size² bytes an object, and eight times as much while a stage is set up: 60 MB and
@@ -70,24 +69,26 @@ class ModelNet10Views(PublishedParts):
 
     known_bounds = (0.0, 1.0)
     data_settings = ("val_share", "size", "channels")
+    folder = "model_net"
+    usual_partitioner = Views()
+    usual_normaliser = StandardiseParty()
+    num_classes = len(_CLASSES)
 
     def __init__(
         self,
         partitioner: Partitioner | None = None,
         *,
-        data_dir: str | Path | None = None,
         val_share: float = 0.1,
         size: int = 32,
         channels: Literal[1, 3] = 1,
-        **loader: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__(partitioner, **loader)
+        super().__init__(partitioner, **settings)
         check_shares(val_share)
         if size < 1:
             raise ConfigurationError(f"size must be at least 1 pixel; got {size}")
         if channels not in (1, 3):
             raise ConfigurationError(f"channels must be 1 (grey) or 3 (RGB); got {channels}")
-        self.data_dir = data_folder(data_dir, "model_net")
         self.val_share = val_share
         self.size = size
         self.channels = channels
@@ -97,16 +98,6 @@ class ModelNet10Views(PublishedParts):
         views = (self.channels * self.size**2,) * _VIEWS
         names = tuple(str(view) for view in range(1, _VIEWS + 1))
         return Layout((_VIEWS * self.channels, self.size, self.size), views=views, view_names=names)
-
-    @property
-    def num_classes(self) -> int:
-        return len(_CLASSES)
-
-    def default_partitioner(self) -> Partitioner:
-        return Views()
-
-    def default_normaliser(self) -> Normaliser:
-        return StandardiseParty()
 
     def read(self, part: PublishedPart) -> Labelled:
         return self._train if part == "train" else self._test

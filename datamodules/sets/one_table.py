@@ -10,32 +10,27 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 
-from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner
 from ..records.cells import check_classes, refuse
-from ..records.folders import data_folder, missing_files
+from ..records.folders import missing_files
 from ..records.layout import Layout
 from ..records.records import Split, SplitName
 from ..records.tables import Table
 from ..split import check_shares, split_rows
+from .published import PublishedSet
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
 
-class TwoClassTable(VerticalDataModule, ABC):
+class TwoClassTable(PublishedSet, ABC):
     """Records of a table with labels of two classes. A subclass implements ``read``.
 
-    Args:
-        partitioner: who gets which columns; None: the data set's default.
-        data_dir: folder of the files; None: ``$LIGHTNING_VFL_DATA/NAME``, else ``data/NAME``.
-        loader: further settings of ``VerticalDataModule``: ``normaliser``, ``batch_size``, ``seed`` and so on.
+    Arguments are those of ``PublishedSet``.
     """
 
-    ids_are_places = True
-    folder: ClassVar[str]
-    """NAME, the subfolder of the data folder."""
+    num_classes = 2
     source: ClassVar[str]
     """Where to get the files."""
     label: ClassVar[str]
@@ -44,12 +39,6 @@ class TwoClassTable(VerticalDataModule, ABC):
     """The labels as the files have them, numbers or texts: label c of a batch is ``classes[c]``."""
     positive: ClassVar[str]
     """What a record of class 1 is, in messages: ``with a default``."""
-
-    def __init__(
-        self, partitioner: Partitioner | None = None, *, data_dir: str | Path | None = None, **loader: Any
-    ) -> None:
-        super().__init__(partitioner, **loader)
-        self.data_dir = data_folder(data_dir, self.folder)
 
     @abstractmethod
     def read(self) -> Table:
@@ -67,10 +56,6 @@ class TwoClassTable(VerticalDataModule, ABC):
     def layout(self) -> Layout:
         columns = self._table.columns
         return Layout((len(columns),), columns)
-
-    @property
-    def num_classes(self) -> int:
-        return 2
 
     @property
     def pos_weight(self) -> float:

@@ -60,6 +60,7 @@ class Parkinson(OneTable):
 
     data_settings = ("split", "val_share", "test_share")
     folder = "parkinson"
+    usual_partitioner = ContiguousColumns(10)
     files = ("pd_speech_features.csv",)
     source = "https://archive.ics.uci.edu/dataset/470/parkinson+s+disease+classification"
     label = _LABEL
@@ -78,9 +79,6 @@ class Parkinson(OneTable):
         if split not in ("persons", "rows"):
             raise ConfigurationError(f"split '{split}' is unknown; use persons or rows")
         self.split = split
-
-    def default_partitioner(self) -> Partitioner:
-        return ContiguousColumns(10)
 
     def read(self) -> Table:
         path = self.path()

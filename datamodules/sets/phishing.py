@@ -8,7 +8,7 @@ from ..partitioners.partition import ContiguousColumns, Partitioner
 from ..records.arff import read_arff
 from ..records.cells import as_table, check_columns, refuse
 from ..records.layout import Layout
-from ..records.normalise import Normaliser, Unchanged
+from ..records.normalise import Unchanged
 from ..records.tables import Table
 from .one_table import OneTable
 
@@ -58,6 +58,9 @@ class Phishing(OneTable):
 
     known_bounds = (-1.0, 1.0)
     folder = "phishing"
+    usual_partitioner = ContiguousColumns(5)
+    usual_normaliser = Unchanged()
+    layout = Layout((len(_COLUMNS),), _COLUMNS)  # known before the file is read
     files = ("Training Dataset.arff",)
     source = "https://archive.ics.uci.edu/dataset/327/phishing+websites"
     label = "Result"
@@ -68,16 +71,6 @@ class Phishing(OneTable):
         self, partitioner: Partitioner | None = None, *, expected_records: int | None = 11_055, **settings: Any
     ) -> None:
         super().__init__(partitioner, expected_records=expected_records, **settings)
-
-    @property
-    def layout(self) -> Layout:
-        return Layout((len(_COLUMNS),), _COLUMNS)  # known before the file is read
-
-    def default_partitioner(self) -> Partitioner:
-        return ContiguousColumns(5)
-
-    def default_normaliser(self) -> Normaliser:
-        return Unchanged()
 
     def read(self) -> Table:
         path = self.path()

@@ -12,6 +12,7 @@ from ..partitioners.partition import ContiguousColumns, Partitioner, RowStrips
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, StandardiseParty
 from ..records.records import Split, SplitName
+from ..records.tables import Table
 from ..split import split_rows
 
 
@@ -23,14 +24,8 @@ class Digits(VerticalDataModule):
     """
 
     known_bounds = (0.0, 16.0)
-
-    @property
-    def layout(self) -> Layout:
-        return Layout((1, 8, 8))
-
-    @property
-    def num_classes(self) -> int:
-        return 10
+    layout = Layout((1, 8, 8))
+    num_classes = 10
 
     def default_partitioner(self) -> Partitioner:
         return RowStrips(4)
@@ -50,17 +45,12 @@ class BreastCancer(VerticalDataModule):
     extremes.
     """
 
+    num_classes = 2
+    class_names = ("malignant", "benign")
+
     @property
     def layout(self) -> Layout:
         return Layout((30,), tuple(_breast_cancer().feature_names.tolist()))
-
-    @property
-    def num_classes(self) -> int:
-        return 2
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return ("malignant", "benign")
 
     def default_partitioner(self) -> Partitioner:
         return ContiguousColumns(3)
@@ -88,6 +78,7 @@ def _breast_cancer() -> Any:
 
 def _divided(x: np.ndarray, y: np.ndarray, seed: int, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
     """70 % train, 10 % validation, 20 % test, stratified by class; the test records are also those to predict."""
-    rows = split_rows(np.arange(len(x)), seed, val=0.1, test=0.2, stratify=y)
+    every = np.arange(len(x))
+    rows = split_rows(every, seed, val=0.1, test=0.2, stratify=y)
     features, labels = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64))
-    return {name: Split(features[rows[name]], labels[rows[name]], rows[name]) for name in names}
+    return Table((), every, features, labels, rows).splits(names)
