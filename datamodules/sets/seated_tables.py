@@ -21,16 +21,15 @@ from ..records.joined_tables import TableReader
 from ..records.layout import Layout
 from ..records.party_tables import plain_ids
 from ..records.records import Split, SplitName, VerticalRecords
-from ..records.seated_records import SeatedRecords, no_labels
+from ..records.seated_records import SeatedFiles, SeatedRecords, no_labels
 from ..records.told_records import ALL, ToldRecords
-from ..seated import SeatedFiles
 from .prepared_tables import Features, PreparedTables, columns_beside, text_columns
 from .seated_parties import check_parties, refuse_features, refuse_unlike
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..seated import Ids
+    from ..records.seated_records import Ids
 
 _SPLITS: tuple[SplitName, ...] = ("train", "val", "test", "predict")
 

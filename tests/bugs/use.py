@@ -5,7 +5,7 @@ from tests.bugs.bug import Bug
 USE = (
     # data
     Bug(
-        "datamodules/batched.py",
+        "datamodules/base.py",
         "            if self.trainer is not None and self.trainer.ckpt_path is not None:",
         "            if self.trainer is None:",
         "a queue of events begins anew when a fit is resumed from the end of an epoch",
