@@ -31,7 +31,11 @@ def texts_of(column: "pd.Series[Any]") -> "NDArray[np.str_]":
 
 def different_texts(column: "pd.Series[Any]") -> set[str]:
     """The different cells as text."""
-    return set(texts_of(column if column.dtype == object else column.drop_duplicates()).tolist())
+    import pandas as pd
+
+    if column.dtype != object:  # 1 and True are equal, and different texts
+        column = pd.Series(column.unique(), dtype=column.dtype, name=column.name)
+    return set(texts_of(column).tolist())
 
 
 def _refuse_missing(column: "pd.Series[Any]", party: str) -> None:
