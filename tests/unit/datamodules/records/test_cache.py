@@ -114,6 +114,9 @@ def test_kept_records_have_the_bits_of_the_files_without_reading_them(tmp_path, 
     assert same(plain, first)
     assert same(plain, again)
     again.load_state_dict(state)  # an informed cut names its columns in a checkpoint
+    for party in range(len(plain.parts)):  # records that the partitioner leaves out of the training
+        extra, kept = plain.extra_of(party), again.extra_of(party)
+        assert (extra is None and kept is None) or torch.equal(extra, kept)
     assert not list(tmp_path.glob("kept/*/*.tmp"))
 
 
