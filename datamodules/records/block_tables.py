@@ -1,7 +1,7 @@
 """Tables of any length: read block by block, checked, scaled, and written into files that are mapped into memory."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import ceil
 from shutil import disk_usage
 from typing import TYPE_CHECKING, Any
@@ -206,9 +206,9 @@ class BlockedTables(FeatureStore):
             features = torch.empty(sum(map(len, rows)), width)
             begin = 0
             for party, scaling in enumerate(fitted.parties):
-                numbers = torch.from_numpy(self._scaled(party, block, np.concatenate(rows), scaling))
-                features[:, begin : begin + len(numbers)] = numbers.T.contiguous()
-                begin += len(numbers)
+                numbers = self._scaled(party, block, np.concatenate(rows), scaling)
+                features[:, begin : begin + numbers.shape[1]] = numbers
+                begin += numbers.shape[1]
             for name, own in zip(names, torch.split(features, [*map(len, rows)]), strict=True):
                 self._features[name].put(own.numpy())
 
@@ -218,35 +218,24 @@ class BlockedTables(FeatureStore):
         Raises:
             ConfigurationError: for values that are not finite.
         """
-        numbers = np.stack(list(self._columns(party, block, rows)))
+        columns = self.tables[party].read(block, self.columns[party])
+        numbers = np.stack([np.take(column, rows).astype(np.float64) for column in columns])
         if not (numbers.size == 0 or (numbers.min() >= -_LARGEST and numbers.max() <= _LARGEST)):
             self._refuse(unusable(numbers), party, block, rows)
         return numbers
 
-    def _scaled(self, party: int, block: int, rows: "NDArray[np.int64]", scaling: FittedParty) -> "NDArray[np.float32]":
-        """(F_m, n): as ``_numbers``, scaled: (x - shift) / scale in float64, rounded to float32.
+    def _scaled(self, party: int, block: int, rows: "NDArray[np.int64]", scaling: FittedParty) -> Tensor:
+        """(n, F_m) float32: as ``_numbers``, scaled.
 
         Raises:
             ConfigurationError: for values that are not finite.
         """
-        numbers = np.empty((len(self.columns[party]), len(rows)), dtype=np.float32)
-        pairs = zip(scaling.shift.tolist(), scaling.scale.tolist(), strict=True)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for own, column, (shift, scale) in zip(numbers, self._columns(party, block, rows), pairs, strict=True):
-                column -= shift  # column by column: it stays in the processor's cache
-                column /= scale
-                own[:] = column
-            finite = bool(np.isfinite(numbers.sum()))  # a sum is finite only if all its terms are
-        if not finite and not np.isfinite(numbers).all():
-            self._numbers(party, block, rows)  # refuses those that are wrong in the file
-            large = Unusable(~np.isfinite(numbers), "are too large for float32 once they are scaled", "correct them")
-            self._refuse(large, party, block, rows)
-        return numbers
-
-    def _columns(self, party: int, block: int, rows: "NDArray[np.int64]") -> "Iterator[NDArray[np.float64]]":
-        """The party's columns in these rows of a block, each a copy."""
-        for column in self.tables[party].read(block, self.columns[party]):
-            yield np.take(column, rows).astype(np.float64)
+        numbers = torch.from_numpy(self._numbers(party, block, rows))
+        scaled = numbers.sub_(scaling.shift[:, None]).div_(scaling.scale[:, None]).float()
+        if not (finite := torch.isfinite(scaled)).all():
+            what = "are too large for float32 once they are scaled"
+            self._refuse(Unusable(~finite.numpy(), what, "correct them"), party, block, rows)
+        return scaled.T
 
     def _refuse(self, found: Unusable | None, party: int, block: int, rows: "NDArray[np.int64]") -> None:
         if found is not None:
