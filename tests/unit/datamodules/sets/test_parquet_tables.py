@@ -375,10 +375,11 @@ PROTOCOLS = {
 )
 def test_orders_over_all_records_are_refused(protocol, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    settings = ["--trainer.max_epochs", "40", "--data.batch_size", "100"]
     with pytest.raises(
         ConfigurationError, match=f"{PROTOCOLS[protocol]}.*but these data are read in blocks; use SplitVFL"
     ):
-        run(["fit", *recipe(folder), "--config", f"protocol/{protocol}", "--trainer.max_epochs", "40"])
+        run(["fit", *recipe(folder), "--config", f"protocol/{protocol}", *settings])
 
 
 def test_a_set_up_with_all_records_is_refused(folder, tmp_path, monkeypatch):
