@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextvars import copy_context
 
 from lightning.pytorch import Callback
 
@@ -35,11 +36,19 @@ def run(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -
     for line in unread_settings(os.environ):
         print(line, file=sys.stderr)
     with one_line(), same_threads():
-        cli = VFLCLI(sys.argv[1:] if args is None else args, callbacks)
-        status = cli.run_command()
+        cli, status = copy_context().run(_run, sys.argv[1:] if args is None else args, callbacks)
     if status:
         raise CommandFailed(status)
     return cli
+
+
+def _run(args: Sequence[str], callbacks: Sequence[Callback]) -> tuple[VFLCLI, int]:
+    """The command line and its status, in a context of their own: jsonargparse leaves its last parser in a context.
+
+    The parser has the trainer, the model and the data, which would be kept until the next command.
+    """
+    cli = VFLCLI(args, callbacks)
+    return cli, cli.run_command()
 
 
 def run_or_exit(args: Sequence[str] | None = None, callbacks: Sequence[Callback] = ()) -> VFLCLI:

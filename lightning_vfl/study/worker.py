@@ -1,5 +1,6 @@
 """Carry out one run of a study and write its result, or the reason why it has none."""
 
+import ctypes
 import gc
 import json
 import os
@@ -8,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from math import nan
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -68,6 +69,8 @@ def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcom
 def _forget_peak() -> None:
     """Let the peak of this process's memory begin anew, where the system can: a process makes many runs."""
     if PROCESS.is_dir():
+        with suppress(OSError, AttributeError):  # another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)  # what the run before has freed, and the allocator keeps
         (PROCESS / "clear_refs").write_text("5", encoding="ascii")  # proc_pid_clear_refs(5): resets VmHWM
 
 
