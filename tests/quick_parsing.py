@@ -126,15 +126,18 @@ def _check_classes_once(replace: Any) -> None:
         typehint: Any = None,
     ) -> Any:
         further = (prev_val, partial_skip_args, typehint)
-        key = None
-        if not serialize and not instantiate_classes and _is_plain(value) and _is_plain(prev_val):
+
+        def keyed() -> str:
             parser = _common.parent_parser.get()
             read = (type(parser), getattr(parser, "parser_mode", None), *(context.get() for context in contexts))
-            key = repr((value, sub_add_kwargs, *further, read, os.getcwd()))
+            return repr((value, sub_add_kwargs, *further, read, os.getcwd()))
+
+        plain = not serialize and not instantiate_classes and _is_plain(value) and _is_plain(prev_val)
+        key = keyed() if plain else None
         if key in known:
             return _copied(known[key])
         checked = check(value, serialize, instantiate_classes, sub_add_kwargs, *further)
-        if key is not None and _is_plain(checked):
+        if key is not None and key == keyed() and _is_plain(checked):  # not what has changed its arguments as well
             known[key] = _copied(checked)
         return checked
 
