@@ -84,7 +84,7 @@ def run_study(study: str, folder: Path, pause: Path | None) -> int:
     finally:
         out.mkdir(parents=True, exist_ok=True)
         with (out / CPU_FILE).open("a", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerow([f"{_processor_seconds() - seconds:.1f}"])
+            csv.writer(file, lineterminator="\n").writerow([f"{_processor_seconds() - seconds:.3f}"])
     return status
 
 

@@ -233,14 +233,14 @@ def test_a_party_that_meets_no_federation_says_so_within_reconnect(charter, tmp_
 
         def ask(port):
             began = time.monotonic()
-            line = Dialled(f"127.0.0.1:{port}", secret, reconnect=2.0, expected="scorer")
-            with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} has not answered for 2 s: .*{ports[port]}"):
+            line = Dialled(f"127.0.0.1:{port}", secret, reconnect=1.0, expected="scorer")
+            with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} has not answered for 1 s: .*{ports[port]}"):
                 Link(line).ask(Key(At(-1, 0, 0), 0), "publics")
             line.close()
             return time.monotonic() - began
 
         with ThreadPoolExecutor(3) as pool:
-            assert max(pool.map(ask, ports)) < 3.5
+            assert max(pool.map(ask, ports)) < 2.5
 
     apart(role, tmp_path / "role.txt")
 
@@ -303,13 +303,13 @@ def test_a_long_wait_says_for_whom_it_is_and_what_was_tried(tmp_path, monkeypatc
         hub = Hub(2)
         port = Port(hub, "127.0.0.1:0", lambda _: 0)
         addresses = [f"127.0.0.1:{port.port}", f"127.0.0.1:{free_ports(1)[0]}"]
-        lines = [Dialled(address, reconnect=1.5) for address in addresses]
+        lines = [Dialled(address, reconnect=1.1) for address in addresses]
         with ThreadPoolExecutor(3) as pool:
             asked = [pool.submit(Link(line).ask, Key(At(0, 2, 0), 0), "ready") for line in lines]
-            end = time.monotonic() + 1.3
+            end = time.monotonic() + 0.9
             hub.wait(lambda: None, lambda: end)
             with pytest.raises(ConfigurationError):
-                Reception(("bank", "telco"), {}, lambda *_: None).await_all(0.5)
+                Reception(("bank", "telco"), {}, lambda *_: None).await_all(0.4)
             hub.end({"outcome": "go"})
             assert asked[0].result().header["outcome"] == "go"
         for line in lines:

@@ -79,14 +79,14 @@ def test_columns_with_three_values_are_read_exactly():
 
 def test_columns_are_read_exactly_where_no_two_records_differ_in_one_column_alone():
     draw = torch.Generator().manual_seed(0)
-    values = torch.randint(-1, 2, (400, 20), generator=draw).double()
+    values = torch.randint(-1, 2, (200, 20), generator=draw).double()
     differing = torch.cdist(values, values, p=0.0).fill_diagonal_(20)  # the number of columns that differ
     assert differing.min() > 2
     turn, _ = torch.linalg.qr(torch.randn(20, 20, generator=draw, dtype=torch.float64))
     for columns in (values, values / values.std(0)):
-        guesses = few_valued((columns - columns.mean(0)) @ turn + 1e-5 * torch.randn(400, 20, generator=draw))
+        guesses = few_valued((columns - columns.mean(0)) @ turn + 1e-5 * torch.randn(200, 20, generator=draw))
         assert exact_columns(guesses, columns) == (20, 20)
-        assert guesses.shape == (400, 20)  # no guess beside the columns
+        assert guesses.shape == (200, 20)  # no guess beside the columns
 
 
 def test_columns_of_more_records_than_are_looked_at_first_are_read_exactly():

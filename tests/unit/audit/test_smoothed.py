@@ -49,7 +49,8 @@ def test_the_fit_shows_more_than_the_uploads():
     assert explained(fit.columns, truth) > explained(served.shown(), truth) + 0.1
 
 
-def test_the_fit_depends_on_its_seed_alone_and_keeps_records_that_it_has_not_seen_apart():
+def test_the_fit_depends_on_its_seed_alone_and_keeps_records_that_it_has_not_seen_apart(monkeypatch):
+    monkeypatch.setattr(sys.modules["lightning_vfl.audit.attacks.drift.smoothed"], "STEPS", 1)
     served, _, _ = train("relu", records=20, columns=(2,), hidden=3, width=3, batch=8, epochs=2)
     served = type(served)(tuple(step for step in served.steps if len(step.ids) == 8), served.rule, 21, (2,))
     state = torch.random.get_rng_state()

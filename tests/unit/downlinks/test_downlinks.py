@@ -75,7 +75,7 @@ def test_sigma_follows_from_the_epsilon_of_all_rounds():
     assert gaussian_epsilon(downlink.sigma, 6.0, 1e-6, uploads=20) == pytest.approx(2.0, rel=1e-6)
 
 
-@pytest.mark.parametrize("epsilon", [0.1, further(0.5), 1.0, further(5.0), further(8.0), 50.0])
+@pytest.mark.parametrize("epsilon", [0.1, *map(further, (0.5, 1.0, 5.0, 8.0)), 50.0])
 def test_the_accountant_finds_no_more_than_the_asked_epsilon(epsilon):
     for delta in (1e-3, 1e-5, 1e-9):
         for rounds in (1, 2, 7, 100):

@@ -28,6 +28,7 @@ from lightning_vfl.missing import Skip
 from lightning_vfl.protocols import Step
 from lightning_vfl.types import Roll
 from tests.exported import one_registry
+from tests.further import further
 from tests.subjects import Blobs, Values, split, trainer
 
 SHAPES = {"party_shapes": [(3,), (3,), (2,)], "num_classes": 3}
@@ -503,7 +504,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("data", [Blobs, Values])
+@pytest.mark.parametrize("data", [further(Blobs), Values])
 def test_an_output_of_another_shape_is_refused(tmp_path, form, data):
     """A mean squared error would broadcast one row to all."""
     with pytest.raises(ConfigurationError, match=r"OwnOutput is .+ for 9 records; return a tensor \(9, [13]\)"):

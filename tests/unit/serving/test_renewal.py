@@ -61,7 +61,7 @@ def test_the_certificate_of_before_is_refused(tmp_path):
             endpoint = subject.endpoint("bank")  # has the identity of before
             gateway.renew(renewed(subject, "bank"), subject.seat(SERVER))
             tasks["bank"] = endpoint, asyncio.create_task(endpoint.run())
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(0.4)
             await right(gateway, subject, ("shop", "telco"))
             endpoint.renew(Charter.read(tmp_path / "federation.yaml"), subject.seat("bank"))
             await until(lambda: gateway.states["bank"] == "connected")
