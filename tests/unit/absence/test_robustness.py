@@ -80,7 +80,7 @@ def test_intervals_are_those_of_a_paired_bootstrap(tmp_path):
     trainer(tmp_path, max_epochs=2).fit(module, datamodule=data)
     data.setup("test")
     noise = Disturbance("Noise", 2.0)
-    table = robustness.by_test(module, data, [1], [noise], resamples=2000).table
+    table = robustness.by_test(module, data, [1], [noise], resamples=1000).table
     row = table[(table["metric"] == "test/accuracy") & (table["fault"] == "Noise")].iloc[0]
     right = []
     for faults in ([], [noise.at(1)]):

@@ -447,7 +447,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, monkeypatch)
 
     monkeypatch.setattr(pictures, "decoded", watched)
     sizes = []
-    for number in (4, 16):
+    for number in (4, 12):
         folder = tmp_path / str(number)
         write_pictures(folder, train=number, test=1)
         data = open_data(folder, "fit", val_share=0, threads=2)
@@ -458,7 +458,7 @@ def test_memory_does_not_grow_with_the_number_of_pictures(tmp_path, monkeypatch)
         sizes.append(held_bytes(data, set()))
         assert sizes[-1] == before
     assert sizes[0] == sizes[1] < 8 * 8 * 3 * 4 * 12  # shift and scale, and who has which pixel, here and for the model
-    assert len(alive) == 2 * 3 * (4 + 16)
+    assert len(alive) == 2 * 3 * (4 + 12)
     assert most <= 2 + 1  # as many as threads; one may be on its way out
 
 
