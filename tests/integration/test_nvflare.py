@@ -1,9 +1,11 @@
 """A federation as a job of NVFlare, in its simulator and with a server and sites as processes."""
 
 import os
+import shutil
 import signal
 import time
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -14,6 +16,7 @@ from tests.integration.nvflare_runs import Job, await_lines, program
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 NAMES = ("party0", "party1", "party2")
+WITH_LABELS = ("CascadeVFL", "LaserVFL")  # protocols in which every party has the labels
 MASKED = {"class_path": "MaskedSum", "init_args": {"clip": 4.0, "rekey_every": 3}}
 
 
@@ -25,17 +28,28 @@ def parts(tmp_path_factory):
     return cut_digits(folder, parties=3, more=("--nvflare", str(folder / "job")))
 
 
+def copy_labels(parts, folder, settings):
+    """Give every party's table the labels, in a folder of its own."""
+    labels = pd.read_parquet(parts / "labels.parquet")[["id", "label"]]
+    for name in NAMES:
+        pd.read_parquet(parts / f"{name}.parquet").merge(labels, on="id").to_parquet(folder / f"{name}.parquet")
+    shutil.copy(parts / "labels.parquet", folder)
+    settings |= {"data_dir": str(folder), "label_copies": list(NAMES)}
+
+
 @pytest.fixture
 def made(parts, tmp_path):
     """Makes a federation over gRPC, which does not run, and the same in NVFlare."""
     jobs = []
 
-    def make(epochs=1, batches=10, **model):
+    def make(epochs=1, batches=10, protocol="SplitVFL", **model):
         data = yaml.safe_load((parts / "csv_tables.yaml").read_text())
+        if protocol in WITH_LABELS:
+            copy_labels(parts, tmp_path, data["data"]["init_args"])
         trainer = {"max_epochs": epochs, "limit_train_batches": batches, "limit_val_batches": 1}
         trainer |= {"num_sanity_val_steps": 0, "enable_progress_bar": False, "accelerator": "cpu"}
         recipe = {**data, "seed_everything": 0, "trainer": trainer}
-        recipe |= {"model": {"class_path": "SplitVFL", "init_args": model}}
+        recipe |= {"model": {"class_path": protocol, "init_args": model}}
         (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
         one = Federation(tmp_path, NAMES, ("--config", str(tmp_path / "recipe.yaml")), join=120, reconnect=120)
         jobs.append(Job(tmp_path / "nvflare", one, recipe, parts / "job"))
@@ -66,6 +80,27 @@ def test_a_job_in_the_simulator_is_the_federation_over_grpc_to_the_last_bit(made
     assert expected.keys() == weights.keys()
     assert [name for name in weights if not torch.equal(weights[name], expected[name])] == []
     assert len(job.lines()) == len(one.rounds()) + 1 == 31
+
+
+@pytest.mark.parametrize(
+    ("protocol", "epochs", "model"),
+    [
+        ("AsyncVFL", 2, {"aggregator": "Mean", "noise": 0.05}),
+        ("CascadeVFL", 2, {"aggregator": "Concat"}),
+        ("DecoupledVFL", 4, {"guest_epochs": 2, "hosts": 2}),
+        ("LaserVFL", 1, {"aggregator": "Mean"}),
+        ("OneShotVFL", 5, {"aggregator": "Concat", "local_epochs": 2}),
+    ],
+    ids=str,
+)
+def test_the_replay_of_a_job_of_every_protocol_is_equal_to_the_last_bit(made, protocol, epochs, model):
+    one, job = made(epochs, protocol=protocol, **model)
+    job.simulate()
+    assert job.wait(300) == 0, job.log()
+    one.events = job.events()
+    weights, replayed = job.states(), one.replay()
+    assert weights.keys() == replayed.keys()
+    assert [name for name in weights if not torch.equal(weights[name], replayed[name])] == []
 
 
 def test_a_round_of_both(made):
