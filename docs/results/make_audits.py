@@ -78,6 +78,8 @@ ROWS: dict[str, list[str]] = {
     "LocalGaussian, ε = 5, parties late, Stale": [*split("LocalGaussian"), *PLAIN, "--config=policy/stale", *LATE],
     "CascadeVFL, one active party": [*CASCADE, "--model.aggregator=Concat"],
     "CascadeVFL, one active party, MaskedSum": [*CASCADE, "--model.aggregator=MaskedSum"],
+    "CascadeVFL, one active party, batches of 8": [*CASCADE, "--model.aggregator=Concat"],
+    "CascadeVFL, one active party, MaskedSum, batches of 8": [*CASCADE, "--model.aggregator=MaskedSum"],
     "CascadeVFL, all parties active": [*CASCADE, "--model.aggregator=Concat"],
     "DVFL": ["--config=protocol/dvfl", "--model.guest_epochs=5", "--trainer.max_epochs=10"],
     "MaxNorm": downlink("MaxNorm"),
@@ -124,6 +126,7 @@ FEATURES = {
     "one upload, R²": ("server", "SingleUpload"),
     "known embeddings, R²": ("server", "KnownPlaintext"),
     "records of a group": ("server", "GroupInversion"),
+    "joined embeddings": ("server", "TopGradientInversion"),
     "ε, lower bound": ("server", "EpsilonLowerBound"),
 }
 ON_LABELS = "Labels", "ModelCompletion"
@@ -151,7 +154,8 @@ def division(data: str, row: str) -> list[str]:
     if row.endswith("groups"):  # party 0 alone, and for each other part of the columns three parties
         return ["--data.partitioner=Groups", f"--data.partitioner.members={[1] + [3] * (parts - 1)}", *inner]
     if row.startswith("CascadeVFL, one active party"):
-        return ["--data.partitioner=LabelPartition", "--data.partitioner.active=1", *inner]
+        small = ["--data.batch_size=8"] if row.endswith("batches of 8") else []
+        return ["--data.partitioner=LabelPartition", "--data.partitioner.active=1", *inner, *small]
     batch = ["--data.batch_size=16"] if row.startswith("CascadeVFL") and data == "BreastCancer" else []
     return [f"--data.partitioner.parties={parts}", *batch]  # an active party of a shadow training has 19 labels
 
