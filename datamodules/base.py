@@ -508,10 +508,6 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
     def _prepare(self, missing: Sequence[SplitName]) -> None:
         """Load these splits, and the training records if something is to be fitted; divide, check and scale."""
         self._check_size()
-        if self._files is not None:
-            for name, own in self._files.prepare(missing).items():
-                self._keep(name, own)
-            return
         splits, store = self._open(tuple(dict.fromkeys(missing if self.fitted else ("train", *missing))), missing)
         parts = self._cut(lambda: splits["train"].in_floats())
         present = {name: find_holders(name, own, self.partitioner, self.party_groups) for name, own in splits.items()}
@@ -519,8 +515,8 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
             check_labels(name, len(split.ids), split, self.num_classes, len(self.targets))
         store.divide(parts, present)
         if self.fitted is None:
-            ids = splits["train"].ids if store.ids_kept else np.empty(0, np.int64)
-            self.fitted = self._note_fitted(parts, *store.fit(self.normaliser, parts, present.get("train")), ids)
+            scaling = store.fit(self.normaliser, parts, present.get("train"))
+            self.fitted = self._note_fitted(parts, *scaling, store.trained_ids(splits))
         for name in missing:
             if name in splits:
                 split = splits[name]

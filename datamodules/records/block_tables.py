@@ -1,7 +1,7 @@
 """Tables of any length: read block by block, checked, scaled, and written into files that are mapped into memory."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from shutil import disk_usage
 from typing import TYPE_CHECKING, Any
@@ -50,8 +50,6 @@ class BlockedTables(FeatureStore):
     Units: disk, 4 bytes a feature and 16 a record of the splits that are used. Memory, the pages of a window.
     Guarantee: features are (x - shift) / scale in float64, rounded to float32.
     """
-
-    ids_kept = False
 
     def __init__(
         self,
@@ -181,6 +179,10 @@ class BlockedTables(FeatureStore):
                 numbers = np.concatenate([self._numbers(party, block, own).T for block, own in rows.items()])
             fitted.append(normaliser.of_columns(names, self.names).fit(torch.from_numpy(numbers)))
         return torch.cat([shift for shift, _ in fitted]), torch.cat([scale for _, scale in fitted])
+
+    def trained_ids(self, splits: Mapping[SplitName, Split]) -> "NDArray[np.generic]":
+        """None: hashes of all ids take memory for each record."""
+        return np.empty(0, np.int64)
 
     def records(self, name: SplitName, fitted: Fitted, *about: Any) -> VerticalRecords:
         if name not in self._features:

@@ -27,9 +27,6 @@ _COLUMNS = 16  # columns turned together: a line of the processor's cache for ea
 class FeatureStore(ABC):
     """The features of the splits that a stage needs; ``VerticalDataModule`` calls the methods in their order."""
 
-    ids_kept: bool = True
-    """Whether a trained model keeps hashes of the training records' ids."""
-
     def divide(self, parts: Sequence[Part], present: Mapping[SplitName, Tensor | None]) -> None:  # noqa: B027
         """Divide the columns between the parties; ``present`` says of each split who holds its records.
 
@@ -42,6 +39,10 @@ class FeatureStore(ABC):
     @abstractmethod
     def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
         """Shift and scale, each (Σ F_m,), that the parties fit to the training records which they hold (N, M)."""
+
+    def trained_ids(self, splits: Mapping[SplitName, Split]) -> "NDArray[np.generic]":
+        """The ids of the training records, of which a trained model keeps hashes."""
+        return splits["train"].ids
 
     @abstractmethod
     def records(self, name: SplitName, fitted: Fitted, *about: Any) -> Records:

@@ -46,6 +46,7 @@ def party_states(parts: Sequence[Part], shift: Tensor, scale: Tensor, layout: La
         names = tuple(str(layout.columns[i]) for i in part.positions.tolist()) if layout.columns else ()
         scaled = bool(own_shift.any()) or not bool((own_scale == 1).all())  # scaled whole numbers are none any more
         dtype = "" if scaled else layout.dtype_of(part.positions)
+        names = names if any(names) else ()  # the columns of another party of a federation have none
         states.append(FittedParty(torch.from_numpy(part.positions), part.shape, own_shift, own_scale, names, dtype))
     return tuple(states)
 

@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Seat
 
 from .layout import Layout
-from .records import Records, SplitName, VerticalRecords
+from .records import Records, VerticalRecords
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,7 +120,7 @@ class SeatedFiles(ABC):
     @property
     @abstractmethod
     def layout(self) -> Layout:
-        """The form of a record: the widths of all parties, without names of columns."""
+        """The form of a record: the widths of all parties, and the names of the own columns; others are empty."""
 
     @abstractmethod
     def own_ids(self) -> "NDArray[np.generic]":
@@ -148,10 +148,6 @@ class SeatedFiles(ABC):
     @abstractmethod
     def labels_digest(self) -> str:
         """What the labels of all divided records are compared by."""
-
-    @abstractmethod
-    def prepare(self, missing: Sequence[SplitName]) -> Mapping[SplitName, SeatedRecords]:
-        """The records of these splits, scaled; a split without records is left out."""
 
     @abstractmethod
     def forget(self) -> None:

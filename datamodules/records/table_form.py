@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
-from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 
@@ -31,14 +29,12 @@ class TableForm:
     Args:
         encoders: party -> the encoders of its columns, also of those that are left out.
         layout: the names of all columns of numbers, party by party.
-        present: (N, M) bool, who holds which record; None: every party holds every record.
         groups: the numbers of the parties of each group.
         known: whether the encoders are those of a trained model, and the tables may be new.
     """
 
     encoders: Mapping[str, Sequence[ColumnEncoder]]
     layout: Layout
-    present: Tensor | None
     groups: tuple[tuple[int, ...], ...]
     known: bool = False
 
@@ -51,7 +47,6 @@ class TableForm:
 def form_of(
     joined: Joined,
     encoders: Mapping[str, Sequence[ColumnEncoder]],
-    everyone: bool,
     known: bool = False,
 ) -> TableForm:
     """The form of these tables.
@@ -59,7 +54,6 @@ def form_of(
     Args:
         joined: the tables.
         encoders: party -> the encoders of its columns.
-        everyone: whether every party holds every record.
         known: whether the encoders are those of a trained model.
 
     Raises:
@@ -79,11 +73,9 @@ def form_of(
         raise ConfigurationError("no party has a column besides the ids and the labels; add features")
     uses = Counter(encoder.column for chosen in encoders.values() for encoder in chosen)
     names: list[str] = []
-    views, held = {}, []
+    views = {}
     for party, chosen in own.items():
         check_columns(joined.tables[party], chosen, party)
-        there = joined.held[party]
-        held.append(np.ones(len(joined.ids), dtype=np.bool_) if there is None else there)
         views[party] = sum(len(encoder.names) for encoder in chosen)
         names += [f"{party}.{name}" if uses[e.column] > 1 else name for e in chosen for name in e.names]
     number = {party: m for m, party in enumerate(views)}
@@ -92,7 +84,6 @@ def form_of(
     return TableForm(
         own,
         Layout((len(names),), tuple(names), tuple(views.values()), tuple(views), shapes),
-        None if everyone else torch.from_numpy(np.stack(held, axis=1)),
         tuple(tuple(number[party] for party in group) for group in joined.groups if group[0] in number),
         known,
     )

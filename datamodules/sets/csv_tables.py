@@ -339,15 +339,17 @@ class CSVTables(VerticalDataModule):
         """The records of these splits before they are divided, as float64."""
         return {
             name: replace(split, features=self._prepared.encoded[torch.from_numpy(self._prepared.rows_of(name))])
-            for name, split in self._without_features(names).items()
+            for name, split in self._prepared.splits(names, list(self._prepared.form.encoders)).items()
         }
 
     def _open(
         self, names: tuple[SplitName, ...], missing: Sequence[SplitName]
     ) -> tuple[Mapping[SplitName, Split], FeatureStore]:
-        """The tables themselves, if each of them is a party; else all joined columns."""
+        """The table of the seat, or all tables themselves if each of them is a party; else all joined columns."""
+        if self._files is not None:
+            return self._files.splits(names), self._files
         if isinstance(self.partitioner, Views):
-            return self._without_features(names), self._prepared
+            return self._prepared.splits(names, list(self._prepared.form.encoders)), self._prepared
         refuse_stored(self._prepared.work, self.partitioner)
         return super()._open(names, missing)
 
@@ -437,14 +439,3 @@ class CSVTables(VerticalDataModule):
         if text not in self._said:
             rank_zero_info(f"{type(self).__name__}: {text}")
         self._said.add(text)
-
-    def _without_features(self, names: Sequence[SplitName]) -> dict[SplitName, Split]:
-        """Labels, ids and presence of the records of these splits; features are (n, 0)."""
-        tables, splits = self._prepared, dict[SplitName, Split]()
-        for name in names:
-            if len(rows := tables.rows_of(name)):
-                labels = None if name == "predict" else tables.labels[0][rows]
-                present = None if tables.form.present is None else tables.form.present[rows]
-                about = (labels, tables.joined.ids[rows], present, tables.weights(name))
-                splits[name] = Split(torch.empty(len(rows), 0), *about)
-        return splits

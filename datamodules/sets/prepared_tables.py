@@ -28,7 +28,7 @@ from ..records.modal_columns import located
 from ..records.normalise import Given, Normaliser, OwnBounds
 from ..records.number_files import MappedFile, NumberFile, WorkFolder
 from ..records.party_tables import read_labels, read_targets, read_weights
-from ..records.records import VerticalRecords
+from ..records.records import Split, SplitName, VerticalRecords
 from ..records.scaled_tables import scale_tables
 from ..records.steps_table import steps_table
 from ..records.table_form import TableForm, encode_tables, form_of
@@ -39,8 +39,6 @@ from ..split import split_rows
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
-
-    from ..records.records import SplitName
 
 
 class Features(NamedTuple):
@@ -151,14 +149,33 @@ class PreparedTables(FeatureStore):
                 rank_zero_warn(doubt)
         return rows
 
-    def rows_of(self, name: "SplitName") -> "NDArray[np.int64]":
+    def rows_of(self, name: SplitName) -> "NDArray[np.int64]":
         """The positions of the records of a split; all are predicted, in the order of their ids or as it is told."""
         order = None if self._told is None else self._told.order
         if name == "predict" and (order is None or name not in order):
             return np.arange(len(self.joined.ids))
         return self.rows[name]
 
-    def weights(self, name: "SplitName") -> Tensor | None:
+    def splits(self, names: Sequence[SplitName], parties: Sequence[str]) -> dict[SplitName, Split]:
+        """Labels, ids and presence of the records of these splits; features are (0,). No labels if they are elsewhere.
+
+        Args:
+            names: of the splits; one without records is left out.
+            parties: whose presence is asked for; a party of a federation knows its own.
+        """
+        ids, splits, present = self.joined.ids, dict[SplitName, Split](), None
+        if not self._data.everybody_holds:
+            every = np.ones(len(ids), dtype=np.bool_)
+            held = [self.joined.held.get(party) for party in parties]
+            present = torch.from_numpy(np.stack([every if own is None else own for own in held], axis=1))
+        for name in names:
+            if len(rows := self.rows_of(name)):
+                labels = None if name == "predict" or self._unlabelled else self.labels[0][rows]
+                holders = None if present is None else present[rows]
+                splits[name] = Split(torch.empty(0), labels, ids[rows], holders, self.weights(name))
+        return splits
+
+    def weights(self, name: SplitName) -> Tensor | None:
         """(n,) the sample weights of the training records; None for other splits, and where the labels are not."""
         column = None if name != "train" or self._unlabelled else self.joined.weights
         return (
@@ -213,7 +230,7 @@ class PreparedTables(FeatureStore):
     def form(self) -> TableForm:
         """Which party has which columns of numbers, and who holds which record."""
         data = self._data
-        return form_of(self.joined, self.encoders, data.everybody_holds, data.fitted is not None)
+        return form_of(self.joined, self.encoders, data.fitted is not None)
 
     @property
     def layout(self) -> Layout:
@@ -249,7 +266,7 @@ class PreparedTables(FeatureStore):
         features = self.features  # scaled column by column, so that one is in memory at a time
         return features.shift, features.scale
 
-    def records(self, name: "SplitName", fitted: Fitted, *about: Any) -> VerticalRecords:
+    def records(self, name: SplitName, fitted: Fitted, *about: Any) -> VerticalRecords:
         places = torch.from_numpy(self.rows_of(name))
         shapes = [party.shape for party in fitted.parties]
         return VerticalRecords(self.features.table, shapes, *about, places=places)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,20 +11,21 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
-from lightning_vfl.trained.fitted import Fitted, FittedParty, TrainedIds
+from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Seat
 from lightning_vfl.wire.record_ids import as_ids
 
-from ..records.checks import check_labels
 from ..records.column_encoder import ColumnEncoder
 from ..records.column_tables import ColumnTable, some_columns
+from ..records.feature_stores import FeatureStore
 from ..records.joined_tables import TableReader
-from ..records.layout import Layout
+from ..records.layout import Layout, Part
+from ..records.normalise import Normaliser
 from ..records.party_tables import plain_ids
 from ..records.records import Split, SplitName, VerticalRecords
 from ..records.seated_records import SeatedFiles, SeatedRecords, no_labels
 from ..records.told_records import ALL, ToldRecords
-from .prepared_tables import Features, PreparedTables, columns_beside, text_columns
+from .prepared_tables import PreparedTables, columns_beside, text_columns
 from .seated_parties import check_parties, refuse_features, refuse_unlike
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class _Shapes(NamedTuple):
     classes: tuple[int | str, ...]
 
 
-class SeatedTables(SeatedFiles):
+class SeatedTables(SeatedFiles, FeatureStore):
     """The one table that a seat of a federation reads: the party's, or at the server that of the labels.
 
     It is prepared as the tables of a simulation are (``PreparedTables``), with the ids that the others have told.
@@ -164,9 +166,13 @@ class SeatedTables(SeatedFiles):
 
     @property
     def layout(self) -> Layout:
+        """The widths of all parties; columns of other parties have empty names."""
         shapes = self._all_shapes.parties
         widths = tuple(map(prod, shapes))
-        return Layout((sum(widths),), (), widths, self._names, shapes)
+        names = [("",) * width for width in widths]
+        if self._seat.party is not None:
+            names[self._seat.party] = self.prepared.layout.columns
+        return Layout((sum(widths),), tuple(chain.from_iterable(names)), widths, self._names, shapes)
 
     @property
     def labels(self) -> tuple[Tensor, tuple[int | str, ...]]:
@@ -207,27 +213,39 @@ class SeatedTables(SeatedFiles):
         """The party's name -> the ids of its records that other parties lack; empty at the server."""
         return {} if self._name is None else self.prepared.left_out
 
-    def prepare(self, missing: Sequence[SplitName]) -> Mapping[SplitName, SeatedRecords]:
-        data, tables, shapes = self._data, self.prepared, self._all_shapes.parties
-        if data.fitted is None and not len(tables.rows["train"]):
+    def splits(self, names: Sequence[SplitName]) -> dict[SplitName, Split]:
+        """Labels, if they are here, ids and presence of the records of these splits.
+
+        Raises:
+            ConfigurationError: if there are no training records to fit something to.
+        """
+        if self._data.fitted is None and not len(self.prepared.rows["train"]):
             raise ConfigurationError(f"{self._who} was told no training records; align with the splits of a fit")
-        features = None if self._seat.party is None else tables.features
-        if data.fitted is None:
-            data.fitted = self._fitted(features)
-        made = {}
-        for name in missing:
-            rows = tables.rows_of(name)
-            if len(rows):
-                ids = tables.joined.ids[rows]
-                own = None
-                if features is not None and self._seat.party is not None:
-                    shape = shapes[self._seat.party]
-                    places = torch.from_numpy(rows)
-                    own = VerticalRecords(features.table, [shape], None, ids, places=places)
-                labels = None if name == "predict" else self._labels(name, rows)
-                about = (labels, ids, self._present(rows), tables.weights(name))
-                made[name] = SeatedRecords(own, 0, self._seat, shapes, *about)
-        return made
+        return self.prepared.splits(names, self._names)
+
+    def trained_ids(self, splits: Mapping[SplitName, Split]) -> "NDArray[np.generic]":
+        train = splits["train"]
+        if train.present is None or self._seat.party is None:
+            return train.ids
+        held: NDArray[np.generic] = train.ids[train.present[:, self._seat.party].numpy()]
+        return held
+
+    def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
+        shift, scale = torch.full((2, self.layout.size), torch.nan, dtype=torch.float64)
+        if self._seat.party is not None:
+            own = parts[self._seat.party].positions
+            shift[own], scale[own] = self.prepared.features.shift, self.prepared.features.scale
+        return shift, scale
+
+    def records(self, name: SplitName, fitted: Fitted, *about: Any) -> SeatedRecords:
+        labels, ids, present, _, weights = about
+        if labels is None and name != "predict":
+            labels = no_labels(len(ids), len(self._data.targets), self._data.task == "classification")
+        shapes, own = [party.shape for party in fitted.parties], None
+        if self._seat.party is not None:
+            places = torch.from_numpy(self.prepared.rows_of(name))
+            own = VerticalRecords(self.prepared.features.table, [shapes[self._seat.party]], None, ids, places=places)
+        return SeatedRecords(own, 0, self._seat, shapes, labels, ids, present, weights)
 
     def forget(self) -> None:
         if self._aligned is not None:
@@ -243,42 +261,6 @@ class SeatedTables(SeatedFiles):
         table = self._reader.tables(text_columns(data, [name]))[name]
         columns = [column for column in (*data.label_columns, *columns_beside(data).values()) if column in table]
         return {name: some_columns(table, columns)}
-
-    def _fitted(self, features: Features | None) -> Fitted:
-        """What this process has fitted; NaN for the scaling of the other parties."""
-        data, tables, parties, begin = self._data, self.prepared, [], 0
-        for m, shape in enumerate(self._all_shapes.parties):
-            width = prod(shape)
-            positions = torch.arange(begin, begin + width)
-            if m == self._seat.party and features is not None:
-                columns = tables.layout.columns
-                parties.append(FittedParty(positions, shape, features.shift, features.scale, columns))
-            else:
-                nan = torch.full((width,), torch.nan, dtype=torch.float64)
-                parties.append(FittedParty(positions, shape, nan, nan))
-            begin += width
-        rows = tables.rows["train"]
-        held = None if self._name is None else tables.joined.held[self._name]
-        trained = TrainedIds.of(tables.joined.ids[rows if held is None else rows[held[rows]]])
-        about = (data.num_classes, data.class_names, trained, data.own_fitted(), repr(data.normaliser))
-        return Fitted(type(data).__name__, begin, tuple(parties), *about)
-
-    def _present(self, rows: "NDArray[np.int64]") -> Tensor | None:
-        """(n, M) bool, who holds these records; a party knows it of itself. None: everybody holds every record."""
-        if self._data.everybody_holds:
-            return None
-        every = np.ones(len(rows), dtype=np.bool_)
-        by_party = [self.prepared.joined.held.get(name) for name in self._names]
-        return torch.from_numpy(np.stack([every if held is None else held[rows] for held in by_party], axis=1))
-
-    def _labels(self, name: str, rows: "NDArray[np.int64]") -> Tensor:
-        """The labels of these common records; poisoned if they are in another process."""
-        data = self._data
-        if not self._has_labels:
-            return no_labels(len(rows), len(data.targets), data.task == "classification")
-        labels, ids = self.prepared.labels[0][rows], self.prepared.joined.ids[rows]
-        check_labels(name, len(ids), Split(torch.empty(0), labels, ids), data.num_classes, len(data.targets))
-        return labels
 
     # ---- names
 
