@@ -4,6 +4,7 @@ python docs/results/make_absent.py
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -36,7 +37,7 @@ CREDIT_PROTOTYPE = {
     (0.0, "LASER heads"): (53.9, 52.9, 48.0),
     (0.0, "one head, task sampling"): (54.0, 53.0, 48.3),
 }
-STYLE = {
+STYLE: Any = {  # matplotlib types each of its settings by name
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
