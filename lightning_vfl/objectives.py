@@ -107,6 +107,11 @@ def mean_loss(objective: Objective, output: Tensor, batch: VerticalBatch) -> Ten
     return (objective.losses(output, labels) * batch.weights.to(output.dtype)).mean()
 
 
+def not_narrower(tensor: Tensor) -> Tensor:
+    """Real numbers in float32 or wider: a score in bfloat16 has two digits, and a count ends at 256."""
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize < 4 else tensor
+
+
 Weights = Literal["balanced"] | Sequence[float]
 """Class weights: a number for each class, or ``balanced``."""
 

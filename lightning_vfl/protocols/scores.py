@@ -1,6 +1,6 @@
 """What evaluation gives: losses and metrics of a split, predictions, and who took part."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
-from lightning_vfl.objectives import Objective, labels_of
+from lightning_vfl.objectives import Objective, labels_of, not_narrower
 from lightning_vfl.protocols.checks import refuse_other_batches, searches_rate
 from lightning_vfl.protocols.constant_output import Spread
 from lightning_vfl.types import Stage, VerticalBatch
@@ -65,6 +65,10 @@ class Scores(nn.Module):
         self.metrics = MetricCollection(dict(metrics)).clone(prefix=f"{split}/")
         self.spread = Spread()
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Scores":
+        """As torch's, but sums stay in float32 where ``precision`` is ``bf16-true``: bfloat16 cannot count to 257."""
+        return super()._apply(lambda tensor: not_narrower(fn(tensor)), recurse)
+
     def reset(self) -> None:
         """Reset loss and metrics at the start of an evaluation.
 
@@ -99,6 +103,7 @@ class Scores(nn.Module):
 
     def _log(self, module: LightningModule, objective: Objective, output: Tensor, batch: VerticalBatch) -> Tensor:
         rows = len(batch.record_ids)
+        output = not_narrower(output)
         predicted: Tensor = objective.predict(output).float()
         if rows == 0:  # this process has no rows of the last batch
             return predicted
@@ -128,7 +133,7 @@ def predictions_of(module: Any, batch: VerticalBatch, spread: Spread) -> Predict
     values = output  # at a party, what the server has told: of all records, or of none
     if module.scores_here:
         refuse_nan_output(output[answered], batch.record_ids[answered], module.trainer)
-        values = module.objective.predict(output).float()
+        values = module.objective.predict(not_narrower(output)).float()
     nothing = values.new_full((), torch.nan)
     values = torch.where(answered.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
     if module.scores_here:

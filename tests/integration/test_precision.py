@@ -6,12 +6,18 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from torchmetrics import MeanMetric
 
 from lightning_vfl.aggregators import Concat, Max, Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import MLP
 from tests.further import further
-from tests.subjects import Blobs, split, trainer
+from tests.subjects import Blobs, Values, split, trainer
+
+
+class MeanPrediction(MeanMetric):
+    def update(self, values, labels):
+        super().update(values.flatten())
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,29 @@ def test_precisions_learn(tmp_path, precision, aggregator):
     expected = {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
     assert next(module.parameters()).dtype == expected
     assert float(t.callback_metrics["val/accuracy"]) >= 0.8
+
+
+class ManyRecords(Values):
+    """500 records of each split of the test, with labels near a thousand."""
+
+    records_in_all = 2500
+
+    def target(self, y):
+        return 1000 + super().target(y)
+
+
+@pytest.mark.parametrize("data", [Blobs, ManyRecords])
+def test_scores_of_many_batches_are_those_of_all_predictions_at_once(tmp_path, data):
+    """A sum of ones in bfloat16 ends at 256."""
+    module, t = split(metrics={"mean": MeanPrediction()}), trainer(tmp_path, precision="bf16-true", max_epochs=1)
+    t.fit(module, datamodule=(records := data(batch_size=1 if data is Blobs else 5)))
+    (scores,) = t.test(module, datamodule=records, verbose=False)
+    values = torch.cat([batch.values for batch in t.predict(module, datamodule=records)]).double()
+    labels = records.load(("test",))["test"].labels
+    assert scores["test/mean"] == pytest.approx(values.mean().item(), rel=1e-5)
+    if data is Blobs:
+        expected = -values[torch.arange(len(values)), labels].log().mean()
+        assert scores["test/loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")  # the tracer looks at gradients that are none
