@@ -67,7 +67,8 @@ class Scores(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Scores":
         """As torch's, but sums stay in float32 where ``precision`` is ``bf16-true``: bfloat16 cannot count to 257."""
-        return super()._apply(lambda tensor: not_narrower(fn(tensor)), recurse)
+        super()._apply(lambda tensor: not_narrower(fn(tensor)), recurse)  # type: ignore[no-untyped-call]  # torch's
+        return self
 
     def reset(self) -> None:
         """Reset loss and metrics at the start of an evaluation.
