@@ -4,8 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lightning_vfl.commands.light import answer
-from lightning_vfl.imports import no_collection
+from lightning_vfl.commands.endings import orderly_end
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -24,16 +23,20 @@ def main(args: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: with status 2 for arguments or a recipe that cannot be read, 1 for what cannot be run, after ONE
             line on standard error that names the fix; with the status of a study whose runs have failed; with status 0
-            after an answer that needs no run (``--version``, ``--help``, ``list``).
+            after an answer that needs no run (``--version``, ``--help``, ``list``); as ``orderly_end`` says.
     """
-    arguments = sys.argv[1:] if args is None else list(args)
-    status = answer(arguments)
-    if status is None:
-        with no_collection():
-            from lightning_vfl.commands.program import run_or_exit
-        run_or_exit(arguments)
-    else:
-        raise SystemExit(status)
+    with orderly_end():
+        from lightning_vfl.commands.light import answer
+        from lightning_vfl.imports import no_collection
+
+        arguments = sys.argv[1:] if args is None else list(args)
+        status = answer(arguments)
+        if status is None:
+            with no_collection():
+                from lightning_vfl.commands.program import run_or_exit
+            run_or_exit(arguments)
+        else:
+            raise SystemExit(status)
 
 
 def run(args: Sequence[str] | None = None, callbacks: Sequence["Callback"] = ()) -> "VFLCLI":

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from lightning_vfl.commands.endings import reader_has_ended
 from lightning_vfl.commands.own_code import own_mistake, place_of, said
 from lightning_vfl.commands.parse_errors import cause_of, logger_failed, missing_package
 from lightning_vfl.commands.usage import UsageError
@@ -42,6 +43,8 @@ def one_line() -> Iterator[None]:
     except CommandFailed:
         raise
     except (ValueError, RuntimeError, OSError, ImportError) as error:
+        if isinstance(error, BrokenPipeError) and reader_has_ended():
+            raise
         known = _configuration_error(error) or missing_package(error) or logger_failed(error)
         if known is not None:
             raise ConfigurationError(on_one_line(known)) from None

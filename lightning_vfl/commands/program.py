@@ -57,8 +57,8 @@ def run_or_exit(args: Sequence[str] | None = None, callbacks: Sequence[Callback]
     The current folder is searched for classes of one's own, after the installed packages.
 
     Raises:
-        SystemExit: with status 2 for arguments or a recipe that cannot be read, 1 for what cannot be run, 130 after
-            Ctrl-C; with the status of the command if it is not 0.
+        SystemExit: with status 2 for arguments or a recipe that cannot be read, 1 for what cannot be run; with the
+            status of the command if it is not 0.
     """
     one_line_each()
     if not {"", os.getcwd()} & {*sys.path}:
@@ -70,9 +70,6 @@ def run_or_exit(args: Sequence[str] | None = None, callbacks: Sequence[Callback]
     except ConfigurationError as error:
         print(f"lightning-vfl: error: {error}", file=sys.stderr)
         status = 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        print("lightning-vfl: error: interrupted", file=sys.stderr)
-        status = 130
     raise SystemExit(status)
 
 

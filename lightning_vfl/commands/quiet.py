@@ -18,10 +18,11 @@ _usual_form = warnings.formatwarning  # Lightning's, which vfl_cli has imported
 
 
 def hide_useless_warnings() -> None:
-    """Filter these warnings, and Lightning's tips, for the rest of the process."""
+    """Filter these warnings, Lightning's tips and what it says of signals, for the rest of the process."""
     for message in _USELESS:
         warnings.filterwarnings("ignore", message=message)
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_tip)
+    for name in ("utilities.rank_zero", "trainer.connectors.signal_connector"):
+        logging.getLogger(f"lightning.pytorch.{name}").addFilter(_is_of_use)
 
 
 def one_line_each() -> None:
@@ -38,5 +39,6 @@ def _in_one_line(
     return _usual_form(message, category, filename, lineno, line)
 
 
-def _is_no_tip(record: logging.LogRecord) -> bool:
-    return "Tip: " not in record.getMessage()
+def _is_of_use(record: logging.LogRecord) -> bool:
+    said = record.getMessage()
+    return not any(part in said for part in ("Tip: ", "Detected KeyboardInterrupt", "Received SIGTERM"))

@@ -61,9 +61,8 @@ class StudyCommand(Command):
     def run(self, cli: CLI) -> int:
         try:
             return _run(cli.given)
-        except KeyboardInterrupt:
-            print("lightning-vfl: error: interrupted; the same command continues the study", file=sys.stderr)
-            return 130
+        except KeyboardInterrupt as stop:
+            raise type(stop)("the same command continues the study") from None
 
 
 def _run(said: Namespace) -> int:

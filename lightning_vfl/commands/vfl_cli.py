@@ -15,12 +15,14 @@ from jsonargparse._typehints import ActionTypeHint
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_vfl import __version__
 from lightning_vfl.callbacks import ExperimentRecord, PredictionWriter, RunRecord, RunSummary, SparseProgressBar
 from lightning_vfl.callbacks.logger_records import records_of
 from lightning_vfl.commands.checkpoints import FIT, Pick, find_checkpoint
 from lightning_vfl.commands.command import Command, loaded
+from lightning_vfl.commands.endings import Terminated
 from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.own_code import failed_import, note_own_modules, untyped_setting, watched_imports
 from lightning_vfl.commands.parse_errors import ParserError, one_line
@@ -176,9 +178,13 @@ class VFLCLI(LightningCLI):
         """Run the sub-command and return its exit status; a failure leaves no folder without results."""
         try:
             return self.command.run(self)
-        except BaseException:
+        except BaseException as error:
             for callback in self._run_configs():
                 callback.remove_unused()
+            if isinstance(error, SIGTERMException):
+                raise Terminated from None
+            if isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None  # the trainer has turned Ctrl-C into status 1
             raise
 
     def _run_configs(self) -> list[RunConfig]:

@@ -56,8 +56,9 @@ def work(run: Run, command_line: CommandLine, threads: int) -> tuple[Run, Outcom
                 rows += [{**rows[-1], "metric": MACHINE + name, "value": value} for name, value in used.items()]
             write_result(rows, run)
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
-                raise KeyboardInterrupt from None  # the trainer raises SystemExit on Ctrl-C
+            stop = error if isinstance(error, KeyboardInterrupt) else error.__context__
+            if isinstance(stop, KeyboardInterrupt):
+                raise stop from None  # the trainer raises SystemExit on Ctrl-C
             traceback.print_exc()
             log.flush()
             record_failure(run, _reason(error, run.log))
