@@ -12,6 +12,7 @@ import zlib
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,11 @@ from lightning_vfl.privacy.events import PrivacyEvent, restored
 from lightning_vfl.privacy.known_records import KnownRecords
 from lightning_vfl.trained.id_hashes import of_text, text_of
 from lightning_vfl.whole_files import whole_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,8 +70,9 @@ class PrivacyLedger:
     Shapes: ``record_ids`` (B,) integers, positions in the N protected records.
     Units: a line of 64 of 1,000 records takes about 300 bytes.
     Guarantee: when ``charge`` returns, its line is on the disk (``fsync``). A process that is killed while it writes
-        leaves an incomplete last line; no upload of that round was made, and ``resume`` removes the line. A second
-        process that appends to the same file is detected before the uploads of the round.
+        leaves an incomplete last line; no upload of that round was made, and ``resume`` removes the line. When
+        ``charge`` fails, for example on a full disk, the file is as before. A second process that appends to the same
+        file is refused before the uploads of its round, and the first one goes on.
     Not guaranteed: protection against a person who edits or deletes the file, or against a file system that loses data
         after ``fsync``.
 
@@ -214,8 +221,11 @@ class PrivacyLedger:
         """As ``read``, and make the file ready for appending: an incomplete last line is removed."""
         ledger, accountant = cls.read(path)
         try:
-            if path.stat().st_size > ledger.size:
-                os.truncate(path, ledger.size)
+            with _locked(path) as file:
+                os.lseek(file, ledger.size, os.SEEK_SET)
+                if b"\n" in os.read(file, os.fstat(file).st_size):
+                    raise _changed_meanwhile(path)  # a charge since the file was read, which must stay
+                os.ftruncate(file, ledger.size)
         except OSError as error:
             raise ConfigurationError(
                 f"the privacy ledger {path} cannot be written ({error.strerror}); make the file writable"
@@ -259,18 +269,16 @@ class PrivacyLedger:
     def _write(self, entry: dict[str, Any]) -> None:
         line = _line(entry)
         try:
-            size = _append(self.path, line)
+            with _locked(self.path) as file:
+                if os.fstat(file).st_size != self.size:
+                    raise _changed_meanwhile(self.path)
+                _append(file, line)
         except OSError as error:
             raise ConfigurationError(
                 f"the privacy ledger {self.path} cannot be written ({error.strerror}), so no more records are "
                 "released; make room on the disk or put the file back, and resume from the last checkpoint"
             ) from error
-        if size != self.size + len(line):
-            raise ConfigurationError(
-                f"the privacy ledger {self.path} was changed by another process during this run; let one run on a "
-                "ledger end before the next one begins"
-            )
-        self.size = size
+        self.size += len(line)
 
 
 def _line(entry: dict[str, Any]) -> bytes:
@@ -294,17 +302,39 @@ def _unpacked(text: str) -> "NDArray[np.int64]":
     return np.cumsum(steps.astype(np.int64))
 
 
-def _append(path: Path, text: bytes) -> int:
-    """Append a text, wait until it is on the disk, and return the new size of the file."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """The number of the open file, which no other process appends to or cuts meanwhile."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0))
     try:
-        written = 0
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _append(file: int, text: bytes) -> None:
+    """Append a text and wait until it is on the disk; after an error the file is as before."""
+    before = os.fstat(file).st_size
+    written = 0
+    try:
         while written < len(text):
             written += os.write(file, text[written:])
         os.fsync(file)
-        return os.fstat(file).st_size
-    finally:
-        os.close(file)
+    except BaseException:
+        if os.fstat(file).st_size == before + written:  # and no other process has appended without a lock
+            os.ftruncate(file, before)  # a later line would be glued to the part that was written
+        raise
+
+
+def _changed_meanwhile(path: Path) -> ConfigurationError:
+    """The error for a ledger that two runs use at a time."""
+    return ConfigurationError(
+        f"the privacy ledger {path} was changed by another process during this run; let one run on a ledger end before "
+        "the next one begins"
+    )
 
 
 def is_unused(path: Path) -> bool:

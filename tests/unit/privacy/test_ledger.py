@@ -1,6 +1,8 @@
 """The ledger's file: what is read back is what was charged, whatever a kill leaves of the last line."""
 
 import json
+import resource
+import signal
 import zlib
 from base64 import b64decode
 from collections import Counter
@@ -124,7 +126,43 @@ def test_a_second_writer_is_noticed_before_the_uploads(tmp_path):
     first.charge(0, EVENTS[0], torch.tensor([1]))
     with pytest.raises(ConfigurationError, match="changed by another process during this run"):
         second.charge(0, EVENTS[0], torch.tensor([2]))
-    assert sum(counted(PrivacyLedger.read(first.path)[1]).values()) == 2
+    first.charge(1, EVENTS[0], torch.tensor([3]))
+    assert counted(PrivacyLedger.read(first.path)[1]) == Counter({(EVENTS[0], 1): 1, (EVENTS[0], 3): 1})
+
+
+def test_a_charge_that_comes_while_another_process_reads_the_ledger_stays(tmp_path, monkeypatch):
+    """It is not taken for what a killed process has left."""
+    ledger = PrivacyLedger.begin(tmp_path, PrivacyAccountant(RECORDS))
+    read = PrivacyLedger.read.__func__
+
+    def read_and_charged(cls, path):
+        told = read(cls, path)
+        ledger.charge(0, EVENTS[0], torch.tensor([1]))
+        return told
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivacyLedger, "read", classmethod(read_and_charged))
+        with pytest.raises(ConfigurationError, match="changed by another process"):
+            PrivacyLedger.resume(ledger.path)
+    assert counted(PrivacyLedger.read(ledger.path)[1]) == Counter({(EVENTS[0], 1): 1})
+
+
+def test_a_disk_that_fills_within_a_line_leaves_no_part_of_it(tmp_path):
+    """The system cuts the write, as on a full disk; with room again, the same process goes on."""
+    ledger = PrivacyLedger.begin(tmp_path, PrivacyAccountant(RECORDS))
+    before = ledger.path.read_bytes()
+    kept = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, kept[1]))
+        with pytest.raises(ConfigurationError, match="so no more records are released"):
+            ledger.charge(0, EVENTS[0], torch.tensor([1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert ledger.path.read_bytes() == before
+    ledger.charge(0, EVENTS[0], torch.tensor([1]))
+    assert counted(PrivacyLedger.read(ledger.path)[1]) == Counter({(EVENTS[0], 1): 1})
 
 
 def test_files_that_cannot_be_used(tmp_path, monkeypatch):
@@ -139,6 +177,6 @@ def test_files_that_cannot_be_used(tmp_path, monkeypatch):
         ledger.charge(0, EVENTS[0], torch.tensor([1]))
     torn = PrivacyLedger.begin(tmp_path, PrivacyAccountant(3))
     torn.path.write_bytes(torn.path.read_bytes() + b"{")
-    monkeypatch.setattr("os.truncate", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    monkeypatch.setattr("os.ftruncate", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
     with pytest.raises(ConfigurationError, match=r"cannot be written \(Permission denied\); make the file writable"):
         PrivacyLedger.resume(torn.path)
