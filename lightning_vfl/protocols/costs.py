@@ -25,6 +25,7 @@ class Costs:
     def __init__(self, module: Any) -> None:
         self.module = module
         self._active_work: Work | None = None
+        self._learning: list[bool] = []  # which parameters learnt when ``work`` was computed
         self._cut: int | None = module.top.cut if isinstance(module.top, HalvedTop) else None
         self._rounds: dict[tuple[int, int], RoundCosts] = {}
         self._evaluations: dict[tuple[int, int, Stage], tuple[tuple[Leg, ...], tuple[Leg, ...]]] = {}
@@ -57,6 +58,18 @@ class Costs:
     def start_over(self) -> None:
         """Compute rounds again, for a clock with other speeds."""
         self._rounds.clear()
+
+    def count_thawed(self) -> bool:
+        """Whether networks were frozen or thawed, so that rounds have other operations; they are computed again."""
+        changed = "work" in vars(self) and self._learning != self._learn()
+        if changed:
+            del self.work
+            self._active_work = None
+            self._rounds.clear()
+        return changed
+
+    def _learn(self) -> list[bool]:
+        return [parameter.requires_grad for parameter in self.module.parameters()]
 
     def of_evaluation(self, rows: int, coded: int, stage: Stage) -> tuple[tuple[Leg, ...], tuple[Leg, ...]]:
         """The legs of a round of evaluation, and those that cross the cut of a top in it; arguments of ``of_round``."""
@@ -93,6 +106,7 @@ class Costs:
     def work(self) -> tuple[list[Work], Work]:
         """FLOPs for one record: of each party's bottom, and of the top."""
         module = self.module
+        self._learning = self._learn()
         server = module.top.server if isinstance(module.top, HalvedTop) else module.top
         top = work_of(server, (module.top_width(),), input_gradient=True)
         bottoms = works_of(module.bottoms.parties, [tuple(shape) for shape in module.hparams["party_shapes"]])

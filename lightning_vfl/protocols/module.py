@@ -283,8 +283,10 @@ class VFLModule(MessageRounds):
 
     @toolkit_hook
     def on_train_epoch_start(self) -> None:
-        """Refuse gradient accumulation again, which a callback may have changed, and an epoch without a step."""
+        """Look again at what a callback may have changed, accumulation and frozen networks; refuse idle epochs."""
         refuse_accumulation(self.trainer)
+        if self.place is None and self.costs.count_thawed():
+            self._faultless.clear()
         if self._movement is not None and self._movement.rounds and not self._movement.steps:
             self._end_first_rounds()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback
 
 from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LaserVFL, LocalVFL, OneShotVFL, SplitVFL
 from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
@@ -25,6 +26,17 @@ from lightning_vfl.protocols.step import Step
 from lightning_vfl.simulation.clock import VirtualClock
 from tests.further import few
 from tests.subjects import Blobs, trainer
+
+
+class Thaws(Callback):
+    """The bottoms are frozen until an epoch."""
+
+    def __init__(self, thawed):
+        self.thawed = thawed
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        pl_module.bottoms.requires_grad_(trainer.current_epoch >= self.thawed)
+
 
 MODULES = {
     "split": lambda: SplitVFL(Mean()),
@@ -231,6 +243,20 @@ def test_a_clock_that_is_set_later_counts_everything(tmp_path):
     fitted(tmp_path, module, epochs=1)
     assert module.books.clock is module.clock
     assert module.standing()["clock/virtual_seconds"] >= 2 * module.books.rounds["fit"]
+
+
+def test_bottoms_that_a_callback_thaws_take_the_time_of_their_backward_pass_from_then_on(tmp_path):
+    """Two epochs take what an epoch with frozen bottoms and one in which they learn take alone."""
+
+    def seconds(epochs, thawed):
+        module, t = SplitVFL(Mean()), trainer(tmp_path, max_epochs=epochs, callbacks=[Thaws(thawed)])
+        module.clock = VirtualClock(server_speed=1e6, speed=1e6)
+        t.fit(module, datamodule=Blobs(batch_size=9))
+        return module.standing()["clock/virtual_seconds"]
+
+    frozen, learning = seconds(1, thawed=9), seconds(1, thawed=0)
+    assert frozen < learning
+    assert seconds(2, thawed=1) == pytest.approx(frozen + learning, rel=1e-9)
 
 
 def test_a_policy_that_counts_the_missing_has_to_say_what_stands_in(tmp_path):
