@@ -377,6 +377,7 @@ def test_every_row_has_a_case_and_every_case_a_row():
     assert sorted(ROWS) == sorted([*CASES, *REFUSED])
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # torch's own, where it compiles first
 @pytest.mark.parametrize("feature", [pytest.param(f, marks=pytest.mark.slow) if "compile" in f else f for f in REFUSED])
 def test_a_refused_feature_ends_in_the_line_of_its_row(feature, tmp_path):
     with pytest.raises(ConfigurationError) as error:
