@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import NoReturn
 
 _BROKEN_PIPE = 141  # as a shell says that SIGPIPE has ended a program; Python ignores that signal
@@ -25,6 +26,8 @@ def orderly_end() -> Iterator[None]:
             has ended, as that of ``| head -1``, and 1 for another error of the system, such as an output on a
             full disk.
     """
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # an ε that an encoding lacks must not end a fit that is over
     takes_signals = threading.current_thread() is threading.main_thread()
     if takes_signals and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)

@@ -1,5 +1,6 @@
 """Requests that need no run are answered without torch and Lightning."""
 
+import os
 import subprocess
 import sys
 
@@ -61,3 +62,10 @@ def test_neither_torch_nor_lightning_is_imported():
         "lightning-vfl: error: align mask needs --party and --parties and --table; see align mask --help",
     ]
     assert done.returncode == 0
+
+
+def test_an_output_that_lacks_a_letter_gets_a_question_mark():
+    say = "from lightning_vfl.commands.endings import orderly_end\nwith orderly_end(): print('ε = 1')"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", say], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"? = 1\n", b"")
