@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import nn
 
 from lightning_vfl.aggregators.base import FLOAT_BITS
 from lightning_vfl.aggregators.clear import shared_bottoms_of
@@ -108,6 +109,8 @@ class Costs:
         module = self.module
         self._learning = self._learn()
         server = module.top.server if isinstance(module.top, HalvedTop) else module.top
+        if isinstance(server, nn.ModuleList):  # a head at every party, which all have the same operations
+            server = server[0]
         top = work_of(server, (module.top_width(),), input_gradient=True)
         bottoms = works_of(module.bottoms.parties, [tuple(shape) for shape in module.hparams["party_shapes"]])
         if module.aggregator.form is LinearForms:  # no party runs its bottom: a leg counts the products
