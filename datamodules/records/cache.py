@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from lightning_vfl.rebuildable import printed
 from lightning_vfl.trained.fitted import Fitted
 
 from .layout import Part
@@ -134,6 +135,23 @@ def describe(thing: object) -> str:
         'lightning_vfl.datamodules.partitioners.partition.RowStrips: RowStrips(parties=4)'
     """
     return f"{type(thing).__module__}.{type(thing).__qualname__}: {thing!r}"
+
+
+def contents(value: object) -> object:
+    """A setting in plain form, for a key: arrays by all their numbers, which their printed form leaves out or rounds.
+
+    Examples:
+        >>> contents([2.5, {"rows": torch.ones(3)}])
+        ['2.5', [["'rows'", ['Tensor', 'torch.float32', [3], '0b1215fa0ebea5d4']]]]
+    """
+    if isinstance(value, Tensor | np.ndarray):
+        numbers = blake2b(repr(value.tolist()).encode(), digest_size=8).hexdigest()
+        return [type(value).__name__, str(value.dtype), list(value.shape), numbers]
+    if isinstance(value, Mapping):
+        return [[repr(key), contents(inner)] for key, inner in value.items()]
+    if isinstance(value, list | tuple):
+        return [contents(inner) for inner in value]
+    return [describe(value), contents(vars(value))] if type(value).__repr__ is printed else repr(value)
 
 
 class _Complete:

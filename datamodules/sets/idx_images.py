@@ -18,7 +18,7 @@ from lightning_vfl.limits import refuse_growth
 
 from ..partitioners.informed import fingerprint
 from ..partitioners.partition import Partitioner, RowStrips, find_setting_files
-from ..records.cache import RecordCache, describe, stat_files
+from ..records.cache import RecordCache, contents, describe, stat_files
 from ..records.feature_stores import FeatureStore, KeptFeatures, LoadedFeatures
 from ..records.idx import read_idx
 from ..records.labelled import Labelled
@@ -101,7 +101,7 @@ class IDXImages(PublishedParts, ABC):
         names = tuple(name for name in names if name != "val" or self.val_records)
         found = {name: cache.read(name) for name in names}
         kept = {name: own for name, own in found.items() if own is not None and self._agrees(own.parts)}
-        if len(kept) < len(names):
+        if not kept or len(kept) < len(names):  # nothing is asked for without validation records
             splits, _ = super()._open(names, missing)
             return splits, LoadedFeatures(splits, self.layout, cache)
         self._parts = self._parts or kept[names[0]].parts
@@ -135,8 +135,8 @@ class IDXImages(PublishedParts, ABC):
             "torch": torch.__version__,
             "data": f"{type(self).__module__}.{type(self).__qualname__}",
             "files": stat_files([*self._sources, *find_setting_files(self.partitioner)]),
-            "partitioner": describe(self.partitioner),
-            "normaliser": [describe(self.normaliser), repr(vars(self.normaliser))],  # its repr shows no settings
+            "partitioner": [describe(self.partitioner), contents(vars(self.partitioner))],
+            "normaliser": [describe(self.normaliser), contents(vars(self.normaliser))],  # its repr shows no settings
             "seed": self.seed,
             "model": self.fitted.digest() if self.fitted is not None and self._of_model else None,
             **settings,

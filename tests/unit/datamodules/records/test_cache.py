@@ -17,6 +17,7 @@ from lightning_vfl.aggregators import Concat
 from lightning_vfl.datamodules import (
     EMNIST,
     MNIST,
+    ContiguousColumns,
     FashionMNIST,
     Grid,
     Groups,
@@ -25,6 +26,7 @@ from lightning_vfl.datamodules import (
     Layout,
     LimitedOverlap,
     Normaliser,
+    OverlappingColumns,
     Part,
     RowStrips,
     Standardise,
@@ -129,6 +131,15 @@ def test_no_validation_records_are_kept_too(tmp_path, files, unread):
     assert len(data.records("train")) == 120
 
 
+@pytest.mark.parametrize("cache_dir", [None, "kept"])
+def test_a_model_finds_no_validation_records_in_a_new_data_set(tmp_path, files, cache_dir):
+    settings = {**files, "val_records": 0, "cache_dir": cache_dir and tmp_path / cache_dir}
+    data = MNIST(**settings)
+    data.use(opened(**settings).fitted)
+    data.setup("validate")
+    assert data.val_dataloader() == []
+
+
 def test_features_are_mapped_and_never_written_back(tmp_path, files):
     settings = {**files, "cache_dir": tmp_path / "kept"}
     plain = opened(**settings)
@@ -160,6 +171,42 @@ class Sharper(Normaliser):
     def fit(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         assert x.dtype == torch.float32
         return x.mean(0), torch.full((x.shape[1],), 1 / self.factor)
+
+
+class PixelByPixel(Normaliser):
+    """A scaling of the user's own by arrays, which are printed without most of their numbers."""
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale = scale
+
+    def fit(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(x.shape[1]), torch.as_tensor(self.scale)[1000 : 1000 + x.shape[1]].clone()
+
+
+class Seldom(ContiguousColumns):
+    """A partitioner of the user's own that lists who holds which training record."""
+
+    def __init__(self, holders: Any) -> None:
+        super().__init__(2)
+        self.holders = holders
+
+    def held(self, split: str, records: int, parties: int) -> Any:
+        return np.stack([np.ones(records, np.bool_), self.holders[1000 : 1000 + records]], axis=1)
+
+
+@pytest.mark.parametrize("of", [np.array, torch.tensor, list])
+@pytest.mark.parametrize("inside", [False, True])
+def test_arrays_among_the_settings_are_told_apart_by_every_number(tmp_path, files, of, inside):
+    kept = {**files, "cache_dir": tmp_path / "kept"}
+    one, all_but_one = np.ones(3000), np.ones(3000)
+    all_but_one[1001] += 1e-6
+    scalings = [PixelByPixel(of(numbers.tolist())) for numbers in (one, all_but_one)]
+    shares = [Seldom(np.asarray(numbers == 1)) for numbers in (one, all_but_one)]
+    cuts = [OverlappingColumns(share, shared=0.1) for share in shares] if inside else shares
+    for name, settings in (("normaliser", scalings), ("partitioner", cuts)):
+        first, other = (opened(**kept, **{name: setting}) for setting in settings)
+        assert same(other, opened(**files, **{name: settings[1]}))
+        assert not same(first, other)
 
 
 OTHERS = {
