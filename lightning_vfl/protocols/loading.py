@@ -11,7 +11,7 @@ from typing import IO, Any, Self
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters_context
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
@@ -90,10 +90,18 @@ def freeze_again(module: Any, frozen: Mapping[str, Sequence[str]]) -> None:
     """Let that learn which learnt when the checkpoint was saved, and nothing else.
 
     Lightning's ``BaseFinetuning`` freezes networks at the start of every fit, and would leave those frozen that it had
-    set free before the checkpoint.
+    set free before the checkpoint. What is frozen differently in the resumed fit is told.
     """
+    learnt = {name: name not in frozen["parameters"] for name, _ in module.named_parameters()}
+    other = [name for name, parameter in module.named_parameters() if parameter.requires_grad != learnt[name]]
+    if other:
+        rank_zero_info(
+            f"the resumed fit freezes what was frozen in the checkpoint, which is not what is frozen here: {other[0]} "
+            f"and {len(other) - 1} others differ; to freeze others, begin a new fit with the weights of "
+            "load_from_checkpoint"
+        )
     for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name not in frozen["parameters"])
+        parameter.requires_grad_(learnt[name])
     for name, one in module.named_modules():
         if hasattr(one, "track_running_stats"):
             one.track_running_stats = name not in frozen["moments"]

@@ -299,7 +299,7 @@ def normalised(columns, width):
 
 
 @pytest.mark.parametrize("step", [STEPS - 2, STEPS + 2, 2 * STEPS])
-def test_what_a_callback_has_set_free_learns_after_a_resume(step, tmp_path):
+def test_what_a_callback_has_set_free_learns_after_a_resume(step, tmp_path, monkeypatch):
     """After the last step of an epoch (STEPS), Lightning would not call the hook in which the callback acts."""
 
     def fitted(ckpt_path=None):
@@ -313,7 +313,10 @@ def test_what_a_callback_has_set_free_learns_after_a_resume(step, tmp_path):
 
     whole = fitted()
     assert len(whole["optimizer"]["param_groups"]) == 2
+    told = []
+    monkeypatch.setattr("lightning_vfl.protocols.loading.rank_zero_info", told.append)
     assert same(fitted(tmp_path / f"step={step}.ckpt"), whole)
+    assert len(told) == (step > STEPS)
 
 
 def test_a_fit_that_is_resumed_twice_still_tells_what_the_first_was_given(whole, tmp_path):
