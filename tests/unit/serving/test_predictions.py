@@ -147,14 +147,14 @@ def test_a_gateway_that_stops_waits_for_answers_on_their_way_and_leaves_no_task(
             await gateway.stop()
             seconds = asyncio.get_running_loop().time() - began
             joined = await last
-        await asyncio.sleep(0)
-        return joined, seconds, asyncio.all_tasks() - {asyncio.current_task()}
+        # gRPC ends the last coroutines of its own in some later turn of the loop
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        return joined, seconds
 
-    joined, seconds, left = asyncio.run(stop())
+    joined, seconds = asyncio.run(stop())
     assert joined.absent == ()
     np.testing.assert_allclose(joined.values, subject.expected(ids), atol=CLOSE)
     assert seconds < 1.5  # and not until parties are cut off, after 2 s
-    assert not left
 
 
 def test_a_party_that_is_late_is_absent_until_it_has_answered(tmp_path):
