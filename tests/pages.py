@@ -35,6 +35,16 @@ class Block:
         return f"{self.page}:{self.line}"
 
 
+def summary_names(text: str) -> list[str]:
+    """The first cell of each line of a summary, as it is printed or shown on a page.
+
+    Examples:
+        >>> summary_names("Summary of fit\\n│ val/loss │ 0.2 │\\n│ training rounds │ 8")
+        ['val/loss', 'training rounds']
+    """
+    return [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+
+
 def pages() -> list[Path]:
     """The README, CONTRIBUTING and every page of the documentation."""
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

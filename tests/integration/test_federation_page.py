@@ -14,7 +14,7 @@ from benchmarks.free_ports import free_ports
 from lightning_vfl.commands.program import run_or_exit
 from lightning_vfl.federation.local import start, wait_for
 from tests.integration.federations import prepare
-from tests.pages import ROOT, SHELL, blocks_of
+from tests.pages import ROOT, SHELL, blocks_of, summary_names
 from tests.readme_commands import commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -82,6 +82,8 @@ def ran(folder):
                 together(folder, waiting)
                 if words[1] == "identity":
                     exchange(folder)
+                elif "--do" not in words and words[1] != "replay":
+                    shutil.copy(folder / "scorer.txt", folder / "fit.txt")
                 waiting = {}
     assert not waiting
     return done
@@ -97,6 +99,13 @@ def exchange(folder):
 def test_the_page_shows_the_way(ran):
     told = [words[1] for words in ran if words[0] == "lightning-vfl"]
     assert told == ["federate", *["identity"] * 4, *["serve", "party", "party", "party"] * 3, "replay"]
+
+
+def test_the_server_prints_the_lines_of_the_page(folder):
+    (told,) = (block.code for block in blocks_of(PAGE) if "SplitVFL with Mean, 3 parties" in block.code)
+    printed = iter(summary_names((folder / "fit.txt").read_text()))
+    assert len(summary_names(told)) > 2
+    assert all(name in printed for name in summary_names(told))  # in this order, some left out
 
 
 def test_the_server_predicts_every_new_customer(folder):

@@ -1,5 +1,6 @@
 """The page "From tables to predictions" runs from top to bottom in one folder, and shows what comes out."""
 
+import contextlib
 import io
 import runpy
 import shutil
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 
 from lightning_vfl.cli import run
-from tests.pages import ROOT, SHELL, blocks_of
+from tests.pages import ROOT, SHELL, blocks_of, summary_names
 from tests.readme_commands import commands
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,9 @@ def ran(folder):
                 patch.setattr(sys, "argv", words[1:])
                 runpy.run_path(words[1], run_name="__main__")
             elif words[0] == "lightning-vfl":
-                run([*words[1:], *(QUIET if words[1] in ("fit", "test", "predict") else [])])
+                with contextlib.redirect_stdout(io.StringIO()) as printed:
+                    run([*words[1:], *(QUIET if words[1] in ("fit", "test", "predict") else [])])
+                (folder / f"{words[1]}.txt").write_text(printed.getvalue())
             else:
                 assert words[0] == "head"
                 assert all((folder / file).is_file() for file in words[2:])
@@ -53,6 +56,15 @@ def test_the_commands_of_the_readme_are_those_of_the_page():
     shown, *_ = (block for block in blocks_of(ROOT / "README.md") if "Get started" in (block.reason or ""))
     assert len(shown.code.splitlines()) == 2
     assert all(line in PAGE.read_text(encoding="utf-8") for line in shown.code.splitlines())
+
+
+def test_the_summary_of_the_page_is_the_printed_one(folder):
+    (told,) = (block.code for block in blocks_of(PAGE) if "Summary of fit" in block.code)
+    printed = (folder / "fit.txt").read_text()
+    assert summary_names(told)
+    assert summary_names(told) == summary_names(printed)
+    assert [line.split()[0] for line in told.splitlines()[:2]] == [line.split()[0] for line in printed.splitlines()[:2]]
+    assert told.splitlines()[-1] in printed
 
 
 def test_every_new_customer_is_predicted_and_scored_alike(folder):
