@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-GROUP = 16_384  # rows of a row group, the same in both files
+GROUP = 16_384  # rows of a row group
 
 
 def write(folder: Path, records: int) -> None:

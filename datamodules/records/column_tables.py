@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from .parquet_file import ParquetFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,39 +89,30 @@ class StoredTable(ColumnTable):
     """Columns of a Parquet file, each read when it is asked for.
 
     Args:
-        path: the file.
+        file: the file.
         index: the ids of its rows.
         columns: the names of its columns, without that of the ids.
         rows: the rows in their order; None: all, in the order of the file.
     """
 
     def __init__(
-        self, path: Path, index: "pd.Index[Any]", columns: Sequence[Any], rows: "NDArray[np.int64] | None" = None
+        self, file: ParquetFile, index: "pd.Index[Any]", columns: Sequence[Any], rows: "NDArray[np.int64] | None" = None
     ) -> None:
         super().__init__(index, columns)
-        self.path = path
+        self._file = file
         self._rows = rows
 
     def in_order(self, rows: "NDArray[np.int64]") -> "StoredTable":
         rows = rows if self._rows is None else self._rows[rows]
-        return StoredTable(self.path, self.index.take(rows), self.columns, rows)
+        return StoredTable(self._file, self.index.take(rows), self.columns, rows)
 
     def _column(self, name: Any) -> "pd.Series[Any]":
-        column = read_column(self.path, name)
+        column = self._file.column(name)
         taken = column if self._rows is None else column.take(self._rows)
         return taken.set_axis(self.index)
 
     def _forget(self, name: Any) -> None:
         """Nothing is in memory."""
-
-
-def read_column(path: Path, name: Any) -> "pd.Series[Any]":
-    """One column of a Parquet file, as it is in the whole table."""
-    import pyarrow.parquet as pq  # 0.1 s, where it is used
-
-    with pq.ParquetFile(path) as file:
-        column: pd.Series[Any] = file.read(columns=[name], use_threads=False).to_pandas()[name]
-        return column
 
 
 def some_columns(table: ColumnTable, names: Sequence[Any]) -> MemoryTable:

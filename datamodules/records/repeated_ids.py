@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .block_files import BlockTable, _are_numbers
+from .parquet_file import ParquetFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,26 +25,31 @@ def ascend(ids: "NDArray[Any]", before: Any) -> bool:
     return bool((ids[1:] > ids[:-1]).all()) and (before is None or bool(ids[0] > before))
 
 
-def refuse_repeated(table: BlockTable, id_column: str) -> None:
+def refuse_repeated(table: ParquetFile, id_column: str, ends: "NDArray[np.int64]") -> None:
     """Refuse a file in which an id occurs twice. The ids are read once for every 8 million rows, and once more.
+
+    Args:
+        table: the file.
+        id_column: its column of ids.
+        ends: of the blocks that are read.
 
     Raises:
         ConfigurationError: naming the file, an id, and two of its rows.
     """
-    parts = max(1, ceil(sum(table.sizes) / _AT_ONCE))
+    parts = max(1, ceil(len(table) / _AT_ONCE))
     for part in range(parts):
-        hashes = np.concatenate([own[own % parts == part] for _, own in _hashed(table, id_column)])
+        hashes = np.concatenate([own[own % parts == part] for _, own in _hashed(table, id_column, ends)])
         hashes.sort()
         twice = hashes[1:][hashes[1:] == hashes[:-1]]
         if len(twice):  # equal ids, or different ones with equal hashes
-            _refuse_equal(table, id_column, twice)
+            _refuse_equal(table, id_column, ends, twice)
 
 
-def _refuse_equal(table: BlockTable, id_column: str, twice: "NDArray[np.uint64]") -> None:
+def _refuse_equal(table: ParquetFile, id_column: str, ends: "NDArray[np.int64]", twice: "NDArray[np.uint64]") -> None:
     """Compare the ids themselves that have these hashes."""
     seen: dict[str, int] = {}
     start = 0
-    for ids, own in _hashed(table, id_column):
+    for ids, own in _hashed(table, id_column, ends):
         for row in np.flatnonzero(np.isin(own, twice)).tolist():
             first = seen.setdefault(str(ids[row]), start + row)
             if first != start + row:
@@ -55,21 +60,23 @@ def _refuse_equal(table: BlockTable, id_column: str, twice: "NDArray[np.uint64]"
         start += len(ids)
 
 
-def _hashed(table: BlockTable, id_column: str) -> "Iterator[tuple[NDArray[Any], NDArray[np.uint64]]]":
+def _hashed(
+    table: ParquetFile, id_column: str, ends: "NDArray[np.int64]"
+) -> "Iterator[tuple[NDArray[Any], NDArray[np.uint64]]]":
     """The ids of each block, and 64-bit hashes of them."""
     from pandas.util import hash_array
 
-    for block in range(len(table.sizes)):
-        (ids,) = table.read(block, [id_column])
+    for _, (ids,) in table.blocks([id_column], ends):
         yield ids, hash_array(ids, categorize=False)
 
 
-def check_ids(tables: Sequence[BlockTable], id_columns: Mapping[str, str]) -> str:
+def check_ids(tables: Sequence[ParquetFile], id_columns: Mapping[str, str], ends: "NDArray[np.int64]") -> str:
     """Accept files with the same ids in every row; a block of ids of two files is in memory at a time.
 
     Args:
         tables: the files of all parties.
         id_columns: party -> the column of its ids.
+        ends: of the blocks that are read.
 
     Returns:
         A digest of the ids in their order.
@@ -97,24 +104,31 @@ def check_ids(tables: Sequence[BlockTable], id_columns: Mapping[str, str]) -> st
                 f"ids are {kinds[-1]} in the file of party '{table.party}' and {kinds[0]} in that of "
                 f"'{tables[0].party}'; write ids of one kind"
             )
-    first, start, digest = tables[0], 0, sha256()
-    ordered, before = True, None
-    for block, size in enumerate(first.sizes):
-        (ids,) = first.read(block, [id_columns[first.party]])
+    first, *others = tables
+    digest = sha256()
+    ordered, before, start = True, None, 0
+    passes = [table.blocks([id_columns[table.party]], ends) for table in tables]
+    for (_, (ids,)), *blocks in zip(*passes, strict=True):
         ordered = ordered and ascend(ids, before)
-        before = ids[-1] if len(ids) else before
+        before = ids[-1]
         digest.update(ids.tobytes() if ids.dtype.kind in "iuf" else "\0".join(map(str, ids)).encode())
-        for table in tables[1:]:
-            (own,) = table.read(block, [id_columns[table.party]])
+        for table, (_, (own,)) in zip(others, blocks, strict=True):
             if (other := ids != own).any():
                 row = int(np.argmax(other))
                 for one in (first, table):
-                    refuse_repeated(one, id_columns[one.party])  # a record too many in one file shifts all others
+                    # a record too many in one file shifts all others
+                    refuse_repeated(one, id_columns[one.party], ends)
                 raise ConfigurationError(
                     f"row {start + row:,} has id {own[row]} in the file of party '{table.party}' and {ids[row]} in "
                     f"that of '{first.party}'; write all files in the same order, or use CSVTables, which joins them"
                 )
-        start += size
+        start += len(ids)
     if not ordered:
-        refuse_repeated(first, id_columns[first.party])
+        refuse_repeated(first, id_columns[first.party], ends)
     return digest.hexdigest()
+
+
+def _are_numbers(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind))

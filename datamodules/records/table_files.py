@@ -13,7 +13,8 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import TextFile, refuse_large_table
 
 from .code_columns import coded_columns
-from .column_tables import StoredTable, read_column
+from .column_tables import StoredTable
+from .parquet_file import ParquetFile
 from .party_tables import (
     PARQUET,
     CSVForm,
@@ -73,7 +74,7 @@ def read_table(
     with readable(path, party):
         if path.suffix in PARQUET:
             refuse_large_table(path)
-            table = pd.read_parquet(path)
+            table = ParquetFile(path, party).table()
         else:
             with TextFile(path) as file:
                 table = _read_csv(file, party, id_column, form, _texts(file, form, text, no_codes))
@@ -113,19 +114,40 @@ def store_table(
     """
     import pandas as pd  # 0.5 s, where it is used
 
-    with readable(path, party):
-        if path.suffix in PARQUET:
+    if path.suffix in PARQUET:
+        with readable(path, party):
             refuse_large_table(path)
-            names = _names_in(path)
-            check_id_column(names, path, party, id_column)
-            ids, place = read_column(path, id_column), path
-        else:
-            place = folder / f"{quote(party, safe='')}.parquet"
-            with TextFile(path) as file:
-                texts = _texts(file, form, text, no_codes)
-                names, ids = _copy_csv(file, party, id_column, form, texts, place, rows)
-    index = pd.Index(check_ids(canonical_ids(ids), path, party))
-    return StoredTable(place, index, [name for name in names if name != id_column])
+    file = parquet_file(path, party, id_column, form, text, folder, no_codes, rows)
+    check_id_column(file.columns, path, party, id_column)
+    index = pd.Index(check_ids(canonical_ids(file.column(id_column)), path, party))
+    return StoredTable(file, index, [name for name in file.columns if name != id_column])
+
+
+def parquet_file(
+    path: Path,
+    party: str,
+    id_column: str | None,
+    form: CSVForm,
+    text: Iterable[str] | None,
+    folder: Path,
+    no_codes: Collection[str] | None = None,
+    rows: int = _ROWS,
+) -> ParquetFile:
+    """The party's file, or if it is a CSV file its copy; see ``store_table``.
+
+    Args:
+        id_column: the column of the ids, which are whole numbers in the copy if all are written as these usually are,
+            else texts; None: the file has no ids.
+
+    Raises:
+        ConfigurationError: if the file cannot be read, and for a CSV file without the column of ids.
+    """
+    if path.suffix in PARQUET:
+        return ParquetFile(path, party)
+    place = folder / f"{quote(party, safe='')}.parquet"
+    with readable(path, party), TextFile(path) as file:
+        _copy_csv(file, party, id_column, form, _texts(file, form, text, no_codes), place, rows)
+    return ParquetFile(place, party)
 
 
 @contextmanager
@@ -211,63 +233,51 @@ def _has_spaces(file: TextFile, form: CSVForm) -> bool:
     return False
 
 
-def _names_in(path: Path) -> list[str]:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        schema = file.schema_arrow
-        index = (schema.pandas_metadata or {}).get("index_columns", [])  # read_parquet makes no columns of these
-        return [name for name in schema.names if name not in index]
-
-
 def _copy_csv(
-    file: TextFile, party: str, id_column: str, form: CSVForm, text: list[str] | None, place: Path, rows: int
-) -> "tuple[list[str], pd.Series[Any]]":
-    """The names of the columns, and the ids as text; all columns but the ids are in the Parquet file."""
+    file: TextFile, party: str, id_column: str | None, form: CSVForm, text: list[str] | None, place: Path, rows: int
+) -> None:
+    """Copy all columns into a Parquet file."""
     names = _names_of(file, party, form)
-    check_id_column(names, file.path, party, id_column)
-    fixed = set(names) if text is None else {id_column, *text}.intersection(names)
+    ids = [] if id_column is None else [id_column]
+    if id_column is not None:
+        check_id_column(names, file.path, party, id_column)
+    fixed = set(names if text is None else text).intersection(names).difference(ids)
     kinds = dict.fromkeys(fixed, _Kind.TEXTS)
-    missing = missing_cells(names, [id_column])
-    ids = _copy_as(file, form, id_column, kinds, place, rows, missing)
-    if ids is None:  # kinds are now those of all rows
-        ids = _copy_as(file, form, id_column, kinds, place, rows, missing)
-    if ids is None:
+    copied = _copy_as(file, form, ids, names, kinds, place, rows)
+    # if a later row has another kind of cells, kinds are now those of all rows
+    if not copied and not _copy_as(file, form, ids, names, kinds, place, rows):
         raise ValueError("the file has changed while it was read")
-    return names, ids
 
 
 def _copy_as(
-    file: TextFile,
-    form: CSVForm,
-    id_column: str,
-    kinds: dict[str, _Kind],
-    place: Path,
-    rows: int,
-    missing: Mapping[str, Any],
-) -> "pd.Series[Any] | None":
-    """The ids, if all rows of a column have one kind of cells, which may be known; else None, and all kinds are known.
+    file: TextFile, form: CSVForm, ids: list[str], names: list[str], kinds: dict[str, _Kind], place: Path, rows: int
+) -> bool:
+    """Copy the columns, if all rows of a column have one kind of cells, which may be known; else find all kinds.
 
     Args:
         file: the file.
         form: how a CSV file is written.
-        id_column: the column of the ids.
+        ids: the columns of ids.
+        names: of all columns.
         kinds: column -> what its cells are read as; kinds are added and changed.
         place: the Parquet file to write.
         rows: how many rows are in memory together.
-        missing: the reader's options that say which texts are missing cells.
+
+    Returns:
+        Whether the columns are copied.
     """
     import pyarrow.parquet as pq
 
-    ids: list[pd.Series[Any]] = []
     types = {name: str(kind) for name, kind in kinds.items() if kind in (_Kind.TEXTS, _Kind.PARTLY)}
+    types |= dict.fromkeys(ids, str(_Kind.TEXTS))
     writer, changed = None, False
     try:
-        with _chunks(file, form, rows, dtype=types, **missing) as chunks:
+        with _chunks(file, form, rows, dtype=types, **missing_cells(names, ids)) as chunks:
             for chunk in chunks:
-                texts = chunk.pop(id_column)
-                numbers = canonical_ids(texts)
-                ids.append(numbers if numbers.dtype == np.int64 else texts)
+                for name in ids:
+                    numbers = canonical_ids(chunk[name])
+                    if numbers.dtype == np.int64 and kinds.get(name) != _Kind.TEXTS:
+                        chunk[name] = numbers
                 for name in map(str, chunk):
                     kind = _kind_of(chunk[name])
                     known = kinds.setdefault(name, kind)
@@ -281,7 +291,7 @@ def _copy_as(
     finally:
         if writer is not None:
             writer.close()
-    return None if changed else _joined(ids)
+    return not changed
 
 
 def _arrow(chunk: "pd.DataFrame", kinds: Mapping[str, _Kind]) -> "pa.Table":
@@ -299,15 +309,6 @@ def _arrow(chunk: "pd.DataFrame", kinds: Mapping[str, _Kind]) -> "pa.Table":
         cells = chunk[name].astype(np.float64) if of_numbers else chunk[name]
         arrays[name] = pa.array(cells, type=types.get(kinds[name], pa.float64()), from_pandas=True)
     return pa.table(arrays)
-
-
-def _joined(ids: "list[pd.Series[Any]]") -> "pd.Series[Any]":
-    """The ids of all rows: numbers if they are numbers in all parts of the file, else the texts of the file."""
-    import pandas as pd
-
-    if len({str(own.dtype) for own in ids}) > 1:
-        ids = [own.astype(str) for own in ids]
-    return pd.concat(ids, ignore_index=True)
 
 
 @contextmanager

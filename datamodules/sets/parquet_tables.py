@@ -1,4 +1,4 @@
-"""Tables of several parties that are larger than memory: Parquet files with equal rows, read in blocks."""
+"""Tables of several parties that are larger than memory: files with equal rows, read in blocks."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -12,32 +12,34 @@ from lightning_vfl.protocols.hooks import toolkit_hook
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import Partitioner, Views
-from ..records.block_files import BlockTable, check_blocks
-from ..records.block_tables import BlockedTables
+from ..records.block_tables import BlockedTables, Columns
 from ..records.feature_stores import FeatureStore
-from ..records.joined_tables import paths_of
+from ..records.frames import files_of_frames
+from ..records.joined_tables import paths_of, refuse_other_tables
 from ..records.layout import Layout
 from ..records.number_files import WorkFolder
-from ..records.party_tables import by_party
+from ..records.parquet_file import ParquetFile, check_lengths
+from ..records.party_tables import by_party, csv_forms
 from ..records.records import Split, SplitName
 from ..records.repeated_ids import check_ids
 from ..records.row_split import RowSplit
+from ..records.table_files import parquet_file
 from ..split import check_shares
 
-_CACHED = ("_opened", "_tables")
+_CACHED = ("_work", "_opened", "_tables")
 
 
 class ParquetTables(VerticalDataModule):
-    """One Parquet file for each party, all with the same records in the same order, of any length.
+    """One table for each party, all with the same records in the same order, of any length.
 
-    A row group of a file is a block. Before training the blocks are read once, checked, scaled and written into a file
-    that is mapped into memory. Training takes some blocks, a window, and the records of the window in random order, see
-    ``lightning_vfl.schedules.blocks.BlockShuffled``. No list of all records is in memory. The columns of each file are
-    numbers, or true and false; a file that has only labels (and ids) is no party.
+    Before training the tables are read once, in blocks of 4,096 rows, checked, scaled and written into a file that is
+    mapped into memory. Training takes some blocks, a window, and the records of the window in random order, see
+    ``lightning_vfl.schedules.blocks.BlockShuffled``. No list of all records is in memory. The columns of each table are
+    numbers, or true and false; a table that has only labels (and ids) is no party.
 
     Args:
-        tables: party -> its file. All files need the same row groups; pyarrow, pandas and polars write them with
-            ``row_group_size``.
+        tables: party -> its file, or its frame of pandas, polars or pyarrow; ``.parquet`` and ``.pq`` are Parquet,
+            which is read where it is; all other files are read as CSV with a first row of names, and copied first.
         label_party: the party whose file holds the labels.
         label_column: the column of the labels.
         data_dir: the folder in which relative file names are looked up; None: the working folder.
@@ -45,30 +47,33 @@ class ParquetTables(VerticalDataModule):
         id_column: the column of ids, of all files or party -> column (others: ``id``). Before training the ids of all
             files are compared row by row, and predictions are written with them. None: the number of the row, from 0,
             is the id, and nothing checks that the files have the same order.
+        separator: the character between the fields of a CSV file, of all files or party -> separator (others: a comma).
+        encoding: of the text of a CSV file, as Python names it, of all files or party -> encoding (others: ``utf-8``).
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing; 0: none. All records are predicted.
         window_mb: megabytes of features in a window, at least one block.
-        fit_records: scaling is fitted to this many training records, from up to 16 blocks that the seed draws.
+        fit_records: scaling is fitted to the training records of blocks that the seed draws, so many that they have
+            this many records, or all blocks.
         work_dir: folder on a disk in which the records are written; what is written there is removed at the end. None:
             the folder of the system for temporary files.
         loader: further settings of ``VerticalDataModule``, without ``partitioner``: each table is a party.
 
     Units: memory, ``window_mb`` for training and a block for each other split, the index of each file (700 bytes for
         a column of a row group), and nothing for each record. Disk, 4 bytes a feature and 16 a record of the splits
-        that are used, in every process of a training.
+        that are used, in every process of a training, and a copy of CSV files, 8 bytes a number.
     Guarantee: the records of a split are a function of the number of rows, the shares and the seed (``RowSplit``), and
-        the order of an epoch one of the seed, the epoch, the row groups and ``window_mb``. A resumed run continues with
-        the next batch. Labels, ids, the kinds of columns and missing values (which a file's index counts) are checked
-        before training, and so is every value. Features are the same bits for any window. A trained model finds its
-        columns by their names, in any order.
+        the order of an epoch one of these, the epoch, the number of features and ``window_mb``; how a file is stored
+        changes no bit. A resumed run continues with the next batch. Labels, ids, the kinds of columns and missing
+        values (which a file's index counts) are checked before training, and so is every value. Features are the same
+        bits for any window. A trained model finds its columns by their names, in any order.
     Not guaranteed: a uniformly random order, see ``BlockShuffled``; shares by class. A checkpoint has digests of the
         ids, or of the files' indexes, by which a fit that is resumed with other files is refused, but no list of the
         training records: testing a model on files that have training records gives no warning. Not between processes of
         a federation: one process reads all files.
 
     Raises:
-        ConfigurationError: for files that cannot be read, have other row groups, ids in another order, repeated ids
-            or columns that are not numbers; for labels out of range; if a block is larger than ``window_mb``; for a
+        ConfigurationError: for files that cannot be read, have other numbers of rows, ids in another order, repeated
+            ids or columns that are not numbers; for labels out of range; if a block is larger than ``window_mb``; for a
             protocol whose order or set-up goes over all records; for values that are not finite; for a full disk.
     """
 
@@ -77,13 +82,15 @@ class ParquetTables(VerticalDataModule):
 
     def __init__(
         self,
-        tables: Mapping[str, str | Path],
+        tables: Mapping[str, Any],  # as of CSVTables
         label_party: str,
         label_column: str,
         *,
         data_dir: str | Path | None = None,
         num_classes: int | None = 2,
         id_column: str | dict[str, str] | None = None,
+        separator: str | dict[str, str] = ",",
+        encoding: str | dict[str, str] = "utf-8",
         val_share: float = 0.1,
         test_share: float = 0.2,
         window_mb: int = 512,
@@ -103,12 +110,15 @@ class ParquetTables(VerticalDataModule):
                 raise ConfigurationError(f"{name} must be at least {least}; got {given}")
         if num_classes is not None and num_classes < 2:
             raise ConfigurationError(f"num_classes must be at least 2, or None for real numbers; got {num_classes}")
+        refuse_other_tables(tables)
         if label_party not in tables:
             raise ConfigurationError(f"label_party '{label_party}' has no table; tables names {', '.join(tables)}")
-        self.tables = paths_of(tables, data_dir)
         self.label_party = label_party
         self.label_column = label_column
         self.id_columns = {} if id_column is None else by_party("id_column", id_column, tables, "id")
+        files, self._frames = files_of_frames(tables, self.id_columns or dict.fromkeys(tables, ""), work_dir)
+        self.tables = paths_of(files, data_dir)
+        self.forms = csv_forms(tables, separator, encoding)
         self.classes = num_classes
         self.val_share = val_share
         self.test_share = test_share
@@ -123,9 +133,7 @@ class ParquetTables(VerticalDataModule):
 
     @property
     def layout(self) -> Layout:
-        tables = self._tables
-        parties = tuple(table.party for table in tables.tables)
-        return Layout((len(tables.names),), tables.names, tuple(map(len, tables.columns)), parties)
+        return self._tables.layout
 
     @classmethod
     def refuse_seats(cls) -> None:
@@ -147,13 +155,12 @@ class ParquetTables(VerticalDataModule):
                 )
             label.check_numbers([self.label_column])
         if self.id_columns and self._ids is None:
-            self._ids = check_ids(list(self._opened.values()), self.id_columns)
+            self._ids = check_ids(list(self._opened.values()), self.id_columns, self._split.ends)
         return self._tables.load(names)
 
     def own_fitted(self) -> Mapping[str, Any]:
         """Party -> the names of its columns, in the order of the model's parties and features."""
-        tables = self._tables
-        return {"columns": {t.party: list(own) for t, own in zip(tables.tables, tables.columns, strict=True)}}
+        return {"columns": {party.file.party: list(party.names) for party in self._tables.parties}}
 
     def forget(self) -> None:
         super().forget()
@@ -195,24 +202,28 @@ class ParquetTables(VerticalDataModule):
     # ---- inside
 
     @cached_property
-    def _opened(self) -> dict[str, BlockTable]:
+    def _work(self) -> WorkFolder:
+        return WorkFolder(self.work_dir)
+
+    @cached_property
+    def _opened(self) -> dict[str, ParquetFile]:
         """Party -> its file."""
-        files = {party: BlockTable(path, party) for party, path in self.tables.items()}
-        check_blocks(list(files.values()))
+        files = {
+            party: parquet_file(path, party, self.id_columns.get(party), self.forms[party], (), self._work.path)
+            for party, path in self.tables.items()
+        }
+        check_lengths(list(files.values()))
         return files
+
+    @property
+    def _split(self) -> RowSplit:
+        rows = len(self._opened[self.label_party])
+        return RowSplit(rows, self.seed, self.val_share, self.test_share)
 
     @cached_property
     def _tables(self) -> BlockedTables:
         files = self._opened
-        label = files[self.label_party]
-        own = {
-            party: [
-                name
-                for name in table.kinds
-                if name != self.id_columns.get(party) and not (table is label and name == self.label_column)
-            ]
-            for party, table in files.items()
-        }
+        own = {party: self._features_of(party) for party in files}
         if not own[self.label_party]:
             del own[self.label_party]  # its file has labels alone
         for party, names in own.items():
@@ -221,22 +232,25 @@ class ParquetTables(VerticalDataModule):
             files[party].check_numbers(names)
         if not own:
             raise ConfigurationError("no table has a feature column; give the tables of the parties")
-        of_party = self._as_trained(own)
-        labelled = label if self.label_column in label.kinds else None
-        id_column = self.id_columns.get(next(iter(of_party)))
-        split = RowSplit(sum(label.sizes), self.seed, self.val_share, self.test_share)
+        parties = [Columns(files[party], tuple(names)) for party, names in self._as_trained(own).items()]
+        label = files[self.label_party]
+        first = parties[0].file
         return BlockedTables(
-            [files[party] for party in of_party],
-            list(of_party.values()),
-            labelled,
-            self.label_column,
+            parties,
+            Columns(label, (self.label_column,)) if self.label_column in label.kinds else None,
             self.classes,
-            id_column,
-            split,
+            Columns(first, (self.id_columns[first.party],)) if self.id_columns else None,
+            self._split,
             self.fit_records,
             self.window_mb,
-            WorkFolder(self.work_dir),
+            sum(len(party.names) for party in parties),
+            self._work,
         )
+
+    def _features_of(self, party: str) -> list[str]:
+        """The columns of a party's file that are neither ids nor labels."""
+        others = {self.id_columns.get(party), self.label_column if party == self.label_party else None}
+        return [name for name in self._opened[party].columns if name not in others]
 
     def _as_trained(self, own: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
         """Party -> its columns, in the order of the model's training; the order in the files does not matter.

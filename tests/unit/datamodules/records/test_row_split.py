@@ -16,7 +16,7 @@ LABELLED = ("train", "val", "test")
 
 
 def every(split, name):
-    return split.within(name, 0, split.rows)
+    return split.all_rows(name)
 
 
 @given(st.integers(4, 20_000), st.integers(0, 3), st.sampled_from([(0.1, 0.2), (0.0, 0.0), (0.25, 0.0), (0.3, 0.5)]))
@@ -33,15 +33,19 @@ def test_every_row_is_in_one_split(rows, seed, shares):
     assert np.array_equal(every(split, "predict"), np.arange(rows))
 
 
-@given(st.integers(4, 20_000), st.data())
+@given(st.integers(4, 20_000))
 @examples(30)
-def test_counts_and_parts_are_those_of_the_list(rows, data):
+def test_counts_and_cells_are_those_of_the_list(rows):
     split = RowSplit(rows, 1, 0.1, 0.2)
-    start, stop = sorted(data.draw(st.tuples(st.integers(0, rows), st.integers(0, rows))))
+    starts = np.r_[0, split.ends[:-1]]
+    assert split.ends[-1] == rows
     for name in (*LABELLED, "predict"):
         own = every(split, name)
-        assert np.array_equal(split.within(name, start, stop), own[(own >= start) & (own < stop)])
         assert split.count(name) == len(own)
+        for cell, (start, end) in enumerate(zip(starts, split.ends, strict=True)):
+            inside = own[(own >= start) & (own < end)]
+            assert np.array_equal(start + split.in_cell(name, cell), inside)
+            assert split.sizes(name)[cell] == len(inside)
 
 
 def test_each_place_of_the_table_has_its_shares():
@@ -59,8 +63,8 @@ def test_the_seed_names_the_draw_and_a_copy_draws_alike():
 def test_a_thousand_million_rows_are_divided_without_a_list():
     split = RowSplit(10**9, 0, 0.1, 0.2)
     assert sum(map(split.count, LABELLED)) == 10**9
-    last = [split.within(name, 10**9 - 10, 10**9) for name in LABELLED]
-    assert sorted(np.concatenate(last)) == list(range(10**9 - 10, 10**9))
+    last = [split.in_cell(name, split.cells - 1) for name in LABELLED]
+    assert sorted(np.concatenate(last)) == list(range(10**9 - split.ends[-2]))
 
 
 def test_rows_for_training_must_be_left():

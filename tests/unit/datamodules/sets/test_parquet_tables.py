@@ -11,22 +11,22 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.cli import run
-from lightning_vfl.datamodules import ContiguousColumns, Given, ParquetTables
-from lightning_vfl.datamodules.records.block_files import BlockTable
+from lightning_vfl.datamodules import ContiguousColumns, Given, ParquetTables, Standardise
+from lightning_vfl.datamodules.records.parquet_file import ParquetFile
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.split_model import party_names, party_part
 from lightning_vfl.types import Seat
 from tests.subjects import split, trainer
 from tests.unit.datamodules.miniature import LONG_TABLES, write_parquet
 
-N, GROUP = 2600, 200
+N, CELL, GROUP = 2600, 200, 311
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_cells():
-    """The rows of a split are drawn cell by cell: two cells of these tables."""
+    """The rows of a split are drawn cell by cell, and read cell by cell: thirteen cells of these tables."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightning_vfl.datamodules.records.row_split._CELL", 1200)
+        patch.setattr("lightning_vfl.datamodules.records.row_split._CELL", CELL)
         yield
 
 
@@ -88,21 +88,21 @@ def test_any_order_and_window_give_the_same_bits(folder, monkeypatch):
 
 def narrow(monkeypatch):
     """Windows of two blocks; a real megabyte has all 13 blocks of these files."""
-    monkeypatch.setattr("lightning_vfl.datamodules.records.block_tables._MEGABYTE", 2 * 4 * 5 * 160)
+    monkeypatch.setattr("lightning_vfl.datamodules.records.block_tables._MEGABYTE", 2 * 4 * 5 * 140)
 
 
-def test_a_block_is_read_once_before_training_and_never_in_it(folder, monkeypatch):
-    read, reader = [], BlockTable.read
+def test_a_row_group_is_read_once_before_training_and_never_in_it(folder, monkeypatch):
+    read, reader = [], ParquetFile._batches
 
-    def counted(table, block, columns):
-        read.extend((table.party, block, name) for name in columns)
-        return reader(table, block, columns)
+    def counted(file, group, columns):
+        read.extend((file.party, group, name) for name in columns)
+        return reader(file, group, columns)
 
-    monkeypatch.setattr(BlockTable, "read", counted)
+    monkeypatch.setattr(ParquetFile, "_batches", counted)
     data = tables(folder, "fit", normaliser=Given(-9.0, 9.0))
     features = [one for one in read if one[2] not in ("id", "y")]
     names = {"bank": ("bank0", "bank1", "bank2"), "telco": ("telco0", "telco1")}
-    every = [(party, block, name) for party in names for block in range(-(-N // GROUP)) for name in names[party]]
+    every = [(party, group, name) for party in names for group in range(-(-N // GROUP)) for name in names[party]]
     assert sorted(features) == sorted(every)
     read.clear()
     for _ in range(2):
@@ -160,11 +160,52 @@ def test_scaling_is_fitted_to_some_training_records(folder, whole):
     assert (np.abs(error) > 0).all()
 
 
-def test_the_row_groups_change_no_split(folder, tmp_path):
-    write_parquet(tmp_path, N, 311)
-    one, other = tables(folder), tables(tmp_path)
-    for name in ("train", "val", "test"):
-        assert np.array_equal(np.asarray(one.records(name).ids), np.asarray(other.records(name).ids))
+def same(one, other):
+    """The same records, bit for bit, in the same order of training."""
+    for name in ("train", "val", "test", "predict"):
+        own, there = one.records(name), other.records(name)
+        assert np.array_equal(own.ids, there.ids)
+        assert own.blocks == there.blocks
+        every = torch.arange(len(there))
+        assert all(torch.equal(x, y) for x, y in zip(own.rows(every), there.rows(every), strict=True))
+        assert name == "predict" or torch.equal(own.labels, there.labels)
+    assert ids(one.train_dataloader()) == ids(other.train_dataloader())
+    return True
+
+
+@pytest.mark.parametrize("groups", [(7, 1000), (N, N), (CELL, 311)])
+def test_the_row_groups_change_no_bit(folder, tmp_path, groups, monkeypatch):
+    narrow(monkeypatch)
+    for party, group in zip(("bank", "telco"), groups, strict=True):
+        table = pd.read_parquet(folder / f"{party}.parquet")
+        table.to_parquet(tmp_path / f"{party}.parquet", row_group_size=group, index=False)
+    assert same(tables(folder, window_mb=1, fit_records=300), tables(tmp_path, window_mb=1, fit_records=300))
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_csv_files_and_frames_are_read_as_parquet_files_are(folder, tmp_path, whole, as_text):
+    bank, telco = (table.astype({"id": str}) if as_text else table for table in whole)
+    if as_text:
+        bank["id"], telco["id"] = "c" + bank["id"], "c" + telco["id"]
+    bank.to_csv(tmp_path / "bank.csv", index=False, sep=";")
+    for party, table in (("bank", pd.read_csv(tmp_path / "bank.csv", sep=";")), ("telco", telco)):
+        table.to_parquet(tmp_path / f"{party}.parquet", index=False)
+    given = {"bank": "bank.csv", "telco": telco.set_index("id")}
+    made = tables(tmp_path, tables=given, separator={"bank": ";"}, work_dir=tmp_path / "work")
+    assert same(made, tables(tmp_path))
+    del made
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_scaling_is_fitted_to_the_training_records_of_the_first_blocks_that_have_enough(folder, whole):
+    """Of all blocks if all are needed: in the order of the rows, as numpy scales them."""
+    data = tables(folder, "fit")
+    rows = np.asarray(data.records("train").ids) - 1000
+    for party, table, labels in ((0, whole[0], ["id", "y"]), (1, whole[1], ["id"])):
+        numbers = torch.from_numpy(table.drop(columns=labels).to_numpy(np.float64)[rows])
+        shift, scale = Standardise().fit(numbers)
+        assert torch.equal(data.fitted.parties[party].shift, shift)
+        assert torch.equal(data.fitted.parties[party].scale, scale)
 
 
 def test_real_labels_a_table_of_labels_alone_and_equal_names(tmp_path):
@@ -226,14 +267,22 @@ WRONG = {
     "fewer rows": ({"telco": lambda t: t[:-1]}, {}, "telco' has 79 rows and that of 'bank' has 80; give files with th"),
     "another order": ({"telco": lambda t: t[::-1]}, {}, "row 0 has id 1079 in the file of party 'telco' and 1000"),
     "text": (changed("telco", telco1="a"), {}, "column 'telco1' of party 'telco' is of type .*string.*; encode"),
-    "classes": (changed("bank", y=3), {}, "row group 0 of party 'bank' run from 3 to 3, outside 0..1; correct num"),
-    "half": (changed("bank", y=0.5), {}, "row group 0 of party 'bank' are missing, infinite or not whole numbers"),
+    "classes": (changed("bank", y=3), {}, "in rows 0 to 79 of party 'bank' run from 3 to 3, outside 0..1; cor"),
+    "half": (changed("bank", y=0.5), {}, "in rows 0 to 79 of party 'bank' are missing, infinite or not whole"),
     "no label": ({"bank": lambda t: t.drop(columns="y")}, {}, "no label column 'y'; correct label_column"),
     "no ids": ({"telco": lambda t: t.drop(columns="id")}, {}, "party 'telco' has no id column 'id'; correct id_column"),
     "no features": ({"telco": lambda t: t[["id"]]}, {}, "party 'telco' has no feature column; leave the party out"),
     "no file": ({}, {"data_dir": "nowhere"}, "bank.parquet of party 'bank' cannot be read as Parquet"),
-    "large": (changed("telco", telco1=1e39), {}, "80|too large for float32, which ends at 3.4e38 .*, column 'telco1',"),
-    "infinite": (changed("telco", telco1=np.inf), {}, "80|NaN or infinite, first of party 1, column 'telco1', row"),
+    "large": (
+        changed("telco", telco1=1e39),
+        {},
+        "56 f.* 0 to 79 are too large .* 'telco', column 'telco1', r",
+    ),
+    "infinite": (
+        changed("telco", telco1=np.inf),
+        {},
+        "0 to 79 are NaN or infinite, .* 'telco', column 'telco1', r",
+    ),
 }
 
 
@@ -311,14 +360,10 @@ def test_ids_may_be_texts_and_each_party_may_have_its_own_column(tmp_path):
     assert np.asarray(first.records("predict").ids).tolist() == list(range(1000, 1080))
 
 
-def test_other_row_groups_and_large_ones_are_refused(tmp_path):
-    write_parquet(tmp_path, 80, 33)
-    pd.read_parquet(tmp_path / "telco.parquet").to_parquet(tmp_path / "telco.parquet", row_group_size=20)
-    with pytest.raises(ConfigurationError, match="has 4 row groups and that of 'bank' has 3, or groups of other sizes"):
-        tables(tmp_path)
-    write_parquet(tmp_path, 120_000, 120_000)
-    with pytest.raises(ConfigurationError, match="a row group takes 2 MB in memory, more than window_mb = 1; write"):
-        tables(tmp_path, "fit", window_mb=1)
+def test_blocks_that_are_larger_than_the_window_are_refused(folder, monkeypatch):
+    monkeypatch.setattr("lightning_vfl.datamodules.records.block_tables._MEGABYTE", 4 * 5 * 140 - 1)
+    with pytest.raises(ConfigurationError, match="140 records, which are shuffled together, take 1 MB, more than wind"):
+        tables(folder, "fit", window_mb=1)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +384,7 @@ def test_a_value_that_is_not_finite_is_refused_before_training_with_its_row(tmp_
     write_parquet(
         tmp_path, N, GROUP, telco=lambda t: t.assign(telco1=t["telco1"].where(t["id"] != 1000 + 1321, np.inf))
     )
-    with pytest.raises(ConfigurationError, match="6 are NaN or infinite, first of party 1, column 'telco1', row 1,321"):
+    with pytest.raises(ConfigurationError, match=r"1,399 are NaN or infinite, .* 'telco', .* row 1,321; "):
         tables(tmp_path, "predict", normaliser=Given(0.0, 1.0))
 
 
