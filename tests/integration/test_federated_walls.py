@@ -581,4 +581,4 @@ def test_a_party_whose_records_cannot_be_aligned_ends_it_for_all_at_once(kind, s
         bank, telco, server = pool.map(seat, range(3))
     assert telco == "record 2 has no id"
     assert bank == server == "party telco cannot align its records; what it has printed says why"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30

@@ -51,7 +51,7 @@ def met(waiting, threads, uploading, present=(0, 1, 2), restarted=()):
     for party in uploading:
         threads.submit(hub.call, party, upload(party))
     try:
-        return arrived.result(10).tolist(), monotonic() - began
+        return arrived.result(60).tolist(), monotonic() - began
     finally:
         for party in set(present) - set(restarted):
             hub.left(party)
@@ -64,28 +64,28 @@ def met(waiting, threads, uploading, present=(0, 1, 2), restarted=()):
 def test_a_party_that_is_silent_delays_a_round_until_the_rule_closes_it(waiting, threads):
     arrived, seconds = met(waiting, threads, uploading=(0, 2))
     assert arrived == [True, False, True]
-    assert 0.15 <= seconds < 2.0
+    assert 0.15 <= seconds < 20.0
 
 
 def test_a_round_of_all_parties_ends_with_the_last_upload(threads):
-    arrived, seconds = met(Deadline(5.0), threads, uploading=(0, 1, 2))
+    arrived, seconds = met(Deadline(60.0), threads, uploading=(0, 1, 2))
     assert arrived == [True, True, True]
-    assert seconds < 2.0
+    assert seconds < 20.0
 
 
 def test_a_party_that_is_away_is_not_waited_for(threads):
     arrived, seconds = met(WaitForAll(), threads, uploading=(0, 2), present=(0, 2))
     assert arrived == [True, False, True]
-    assert seconds < 2.0
+    assert seconds < 20.0
 
 
 def test_a_round_of_the_fastest_ends_with_their_uploads(threads):
     arrived, seconds = met(Fastest(2), threads, uploading=(0, 2))
     assert arrived == [True, False, True]
-    assert seconds < 2.0
+    assert seconds < 20.0
 
 
 def test_a_party_that_was_started_again_in_the_round_is_not_waited_for(threads):
     arrived, seconds = met(WaitForAll(), threads, uploading=(0, 2), restarted=(1,))
     assert arrived == [True, False, True]
-    assert seconds < 2.0
+    assert seconds < 20.0

@@ -64,7 +64,7 @@ def asked_late(server, pool):
     assert (told["outcome"], told["standing"]["at"], told["standing"]["called"]) == ("closed", [5, 2, 0], [0])
     server.end(5)
     server.begin(6)
-    answer, end = pool.submit(server.hub.call, 1, ready(1, 5)), monotonic() + 2
+    answer, end = pool.submit(server.hub.call, 1, ready(1, 5)), monotonic() + 30
     server.hub.wait(lambda: server.hub.waiting(1), lambda: end)
     return answer
 
@@ -76,7 +76,7 @@ def test_a_party_that_asks_late_is_called_in_the_next_round(server, pool):
     sleep(0.05)  # the end of the round has woken it
     assert not answer.done()
     server.begin(7)
-    told = unpack(answer.result(2)).header
+    told = unpack(answer.result(30)).header
     assert (told["outcome"], told["standing"]["at"], told["standing"]["called"]) == ("closed", [7, 2, 0], [0, 1])
 
 
@@ -84,7 +84,7 @@ def test_a_party_that_is_called_without_knowing_is_told_at_once(server, pool):
     server.end(5, BOTH)
     server.begin(6)  # in which party 1 is waited for
     for call in range(2):
-        told = unpack(pool.submit(server.hub.call, 1, ready(call, 5)).result(2)).header
+        told = unpack(pool.submit(server.hub.call, 1, ready(call, 5)).result(30)).header
         assert (told["standing"]["at"], told["standing"]["called"]) == ([6, 2, 0], [0, 1])
 
 
@@ -94,7 +94,7 @@ def test_a_new_process_of_a_party_is_told_how_far_the_others_are(server, pool):
     server.hub.joined(1, b"another process")
     server.end(6)
     server.begin(7)
-    told = unpack(pool.submit(server.hub.call, 1, ready(2, 6)).result(2)).header  # from a checkpoint of round 6
+    told = unpack(pool.submit(server.hub.call, 1, ready(2, 6)).result(30)).header  # from a checkpoint of round 6
     assert (told["standing"]["at"], told["standing"]["called"]) == ([7, 2, 0], [0])
 
 
@@ -114,7 +114,7 @@ def restarted(server):
 
 
 def test_a_new_process_is_not_called_in_the_place_of_the_old_one(restarted, pool):
-    told = unpack(pool.submit(restarted.hub.call, 1, ready(1, 2)).result(2)).header
+    told = unpack(pool.submit(restarted.hub.call, 1, ready(1, 2)).result(30)).header
     assert (told["standing"]["at"], told["standing"]["called"]) == ([6, 2, 0], [0])
     assert not restarted.hub.stays(1)
     restarted.end(6, BOTH)  # the upload of the old process was in the round
@@ -123,22 +123,22 @@ def test_a_new_process_is_not_called_in_the_place_of_the_old_one(restarted, pool
 
 
 def test_a_new_process_that_waits_is_called_with_new_keys(restarted, pool):
-    pool.submit(restarted.hub.call, 1, ready(1, 2)).result(2)
-    answer, end = pool.submit(restarted.hub.call, 1, ready(2, 6)), monotonic() + 2
+    pool.submit(restarted.hub.call, 1, ready(1, 2)).result(30)
+    answer, end = pool.submit(restarted.hub.call, 1, ready(2, 6)), monotonic() + 30
     restarted.hub.wait(lambda: restarted.hub.waiting(1), lambda: end)
     restarted.end(6, BOTH)
     assert restarted.calls.called.tolist() == [True, True]
     assert restarted.calls.keyed == {"train": (0,)}
     assert restarted.hub.stays(1)
     restarted.begin(7)
-    assert unpack(answer.result(2)).header["standing"]["called"] == [0, 1]
+    assert unpack(answer.result(30)).header["standing"]["called"] == [0, 1]
 
 
 def test_a_party_that_asks_late_in_the_last_round_comes_to_its_end(server, pool):
     answer = asked_late(server, pool)
     server.end(6)
     server.hub.end({"outcome": "over"})
-    assert unpack(answer.result(2)).header["outcome"] == "closed"
+    assert unpack(answer.result(30)).header["outcome"] == "closed"
     assert unpack(server.hub.call(1, ready(2, 6))).header["outcome"] == "closed"
 
 

@@ -43,7 +43,7 @@ def test_an_answer_waits_for_its_request(hub):
 
 def test_a_request_waits_for_its_answer(hub, calls):
     answer = calls.submit(hub.call, 0, asked(0, tensors=[torch.ones(2)]))
-    request = hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 5)
+    request = hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 30)
     assert (request.party, request.say, request.frame.tensors[0].tolist()) == (0, "tell", [1.0, 1.0])
     assert hub.waiting(0) is request
     assert hub.waiting(1) is None
@@ -51,32 +51,32 @@ def test_a_request_waits_for_its_answer(hub, calls):
     hub.post(0, Key(ROUND, 1), {"outcome": "another turn's"})
     assert not answer.done()
     hub.post(0, Key(ROUND, 0), GO)
-    assert unpack(answer.result(5)).header == GO
+    assert unpack(answer.result(30)).header == GO
     assert hub.waiting(0) is None
 
 
 def test_an_answer_wakes_only_the_party_that_it_is_for(hub, calls):
     woken = []
     answer = calls.submit(hub.call, 1, asked(0), lambda: woken.append(monotonic()) or True)
-    hub.wait(lambda: hub.request(1, Key(ROUND, 0)), lambda: monotonic() + 5)
+    hub.wait(lambda: hub.request(1, Key(ROUND, 0)), lambda: monotonic() + 30)
     for call in range(20):
         hub.post(0, Key(ROUND, 0), GO)
         hub.call(0, asked(call))
     sleep(0.05)  # for a thread that was woken
     assert not woken
     hub.post(1, Key(ROUND, 0), GO)
-    assert unpack(answer.result(5)).header == GO
+    assert unpack(answer.result(30)).header == GO
 
 
 def test_closing_a_round_wakes_only_the_requests_of_earlier_rounds(hub, calls):
     woken = []
     answer = calls.submit(hub.call, 1, asked(0), lambda: woken.append(monotonic()) or True)
-    hub.wait(lambda: hub.request(1, Key(ROUND, 0)), lambda: monotonic() + 5)
+    hub.wait(lambda: hub.request(1, Key(ROUND, 0)), lambda: monotonic() + 30)
     hub.close(ROUND, lambda request: pack({"outcome": "closed"}))
     sleep(0.05)  # for a thread that was woken
     assert not woken
     hub.close(ROUND._replace(round=ROUND.round + 1), lambda request: pack({"outcome": "closed"}))
-    assert unpack(answer.result(2)).header == {"outcome": "closed"}
+    assert unpack(answer.result(30)).header == {"outcome": "closed"}
 
 
 def test_a_repeated_call_gets_the_same_answer_and_has_one_effect(hub):
@@ -89,10 +89,10 @@ def test_a_repeated_call_gets_the_same_answer_and_has_one_effect(hub):
 
 def test_a_call_that_is_repeated_before_the_answer_gets_it_too(hub, calls):
     both = [calls.submit(hub.call, 0, asked(0)) for _ in range(2)]
-    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 5)
+    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 30)
     sleep(0.05)  # both wait
     hub.post(0, Key(ROUND, 0), GO)
-    assert [unpack(one.result(5)).header for one in both] == [GO, GO]
+    assert [unpack(one.result(30)).header for one in both] == [GO, GO]
 
 
 def test_an_older_call_is_refused(hub):
@@ -104,20 +104,20 @@ def test_an_older_call_is_refused(hub):
 
 def test_a_new_call_ends_the_one_that_waits(hub, calls):
     first = calls.submit(hub.call, 0, asked(0))
-    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 5)
+    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 30)
     second = calls.submit(hub.call, 0, asked(1, turn=1))
-    hub.wait(lambda: hub.request(0, Key(ROUND, 1)), lambda: monotonic() + 5)
+    hub.wait(lambda: hub.request(0, Key(ROUND, 1)), lambda: monotonic() + 30)
     with pytest.raises(ValueError, match="party 0 has made another call"):
         first.result(10)
     hub.post(0, Key(ROUND, 1), GO)
-    assert unpack(second.result(5)).header == GO
+    assert unpack(second.result(30)).header == GO
 
 
 def test_requests_of_closed_rounds_are_answered_at_once(hub, calls):
     waiting = calls.submit(hub.call, 0, asked(0))
-    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 5)
+    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 30)
     hub.close(At(4, 2, 0), closed)
-    assert unpack(waiting.result(5)).header == {"outcome": "closed", "say": "tell"}
+    assert unpack(waiting.result(30)).header == {"outcome": "closed", "say": "tell"}
     assert unpack(hub.call(1, asked(0, say="ready"))).header == {"outcome": "closed", "say": "ready"}
 
 
@@ -129,10 +129,10 @@ def test_an_answer_that_was_posted_before_the_end_of_its_round_is_kept(hub):
 
 def test_the_end_answers_what_has_no_answer(hub, calls):
     waiting = calls.submit(hub.call, 0, asked(0))
-    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 5)
+    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 30)
     hub.post(1, Key(ROUND, 0), GO)
     hub.end({"outcome": "over"})
-    assert unpack(waiting.result(5)).header == {"outcome": "over"}
+    assert unpack(waiting.result(30)).header == {"outcome": "over"}
     assert unpack(hub.call(1, asked(0))).header == GO
     assert unpack(hub.call(1, asked(1))).header == {"outcome": "over"}
 
@@ -145,7 +145,7 @@ def test_a_party_is_there_while_a_connection_is_open(hub, calls):
     assert hub.present(0)
     assert not hub.present(1)
     waiting = calls.submit(hub.call, 0, asked(0))
-    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 5)
+    hub.wait(lambda: hub.request(0, Key(ROUND, 0)), lambda: monotonic() + 30)
     hub.left(0)
     assert not hub.present(0)
     assert hub.waiting(0) is None  # nobody answers the dead
@@ -196,7 +196,7 @@ def test_who_says_hello_begins_to_count_again(hub):
 def test_waiting_ends_in_time(hub):
     began = monotonic()
     assert hub.wait(lambda: None, lambda: began + 0.05) is None
-    assert 0.05 <= monotonic() - began < 2.0
+    assert 0.05 <= monotonic() - began < 20.0
 
 
 @pytest.mark.parametrize(

