@@ -2,14 +2,17 @@
 
 Every random draw of the toolkit that is not secret is a function of its purpose: ``stream(seed, "order", "fit",
 epoch)``. Two programs that use the same names get the same bits, whatever they have drawn before. A resumed run
-therefore equals an uninterrupted run, without generator states in a checkpoint.
+therefore equals an uninterrupted run. What an author draws without a name between two rounds comes from the global
+generators; a checkpoint has their states.
 
 Only raw bits are taken from numpy: numpy's compatibility promise (NEP 19) covers bit generators, but not the
 distributions built on them.
 """
 
+import random
+from collections.abc import Mapping
 from hashlib import blake2b, shake_256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -112,7 +115,6 @@ def seed_torch(device: "torch.device", seed: Seed, *names: Name) -> None:
     """Seed torch's global generators of the CPU and of ``device`` from seed and names.
 
     Called once in a training round, so that dropout in all networks depends only on the round and not on earlier draws.
-    A checkpoint then needs no generator state.
 
     Not guaranteed: with a key, more than 64 secret bits for the generator of a GPU.
     """
@@ -126,6 +128,36 @@ def seed_torch(device: "torch.device", seed: Seed, *names: Name) -> None:
         torch.default_generator.manual_seed(value)
     if device.type == "cuda":
         torch.cuda.manual_seed(value)
+
+
+def generator_states(device: "torch.device | None" = None) -> dict[str, Any]:
+    """The states of the global generators of torch, numpy and Python, in the form that a checkpoint may have.
+
+    ``device``: if it is a GPU, the state of its generator is there too.
+    """
+    import torch
+
+    numpys = np.random.get_state(legacy=False)
+    words = {name: own.tolist() if isinstance(own, np.ndarray) else own for name, own in numpys["state"].items()}
+    states = {
+        "torch": torch.get_rng_state(),
+        "numpy": {**numpys, "state": words},
+        "python": random.getstate(),
+    }
+    if device is not None and device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_generator_states(states: Mapping[str, Any], device: "torch.device | None" = None) -> None:
+    """Let the global generators draw what they would have drawn after ``generator_states``."""
+    import torch
+
+    torch.set_rng_state(states["torch"])
+    np.random.set_state(states["numpy"])
+    random.setstate(states["python"])
+    if "cuda" in states and device is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def secret_words(key: bytes, *names: Name) -> "NDArray[np.uint32]":

@@ -37,7 +37,7 @@ class EpochLoss:
         return torch.as_tensor(self.total, dtype=torch.float64) / self.rows
 
 
-RESERVED = ("seed", "parts", "preparation", "privacy", "memory", "summed", "downlink", "told", "lost", "given")
+RESERVED = ("seed", "parts", "preparation", "privacy", "memory", "summed", "downlink", "told", "lost", "given", "start")
 """Entries that every checkpoint has beside the counts."""
 
 

@@ -22,6 +22,7 @@ from lightning_vfl.protocols.early_build import not_built
 from lightning_vfl.protocols.trusted_classes import BOOKS as BOOKS
 from lightning_vfl.protocols.trusted_classes import checked
 from lightning_vfl.simulation.faults import Faults
+from lightning_vfl.streams import generator_states, set_generator_states
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Stage
 
@@ -78,21 +79,27 @@ def hand_out_again(checkpoint: Mapping[str, Any]) -> None:
             state["offset"] = done
 
 
-def frozen_parts(module: Any) -> dict[str, list[str]]:
-    """The names of what does not learn: parameters without gradients, and normalisations without running moments."""
+def start_of(module: Any) -> dict[str, Any]:
+    """What a resumed fit must find when its training starts: who does not learn, and the states of the generators.
+
+    ``parameters`` without gradients and normalisations without running ``moments`` are there by name.
+    """
+    states = generator_states(module.device)
     return {
+        "generators": everywhere(states) if module.joint else [states],
         "parameters": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
         "moments": [name for name, one in module.named_modules() if getattr(one, "track_running_stats", None) is False],
     }
 
 
-def freeze_again(module: Any, frozen: Mapping[str, Sequence[str]]) -> None:
-    """Let that learn which learnt when the checkpoint was saved, and nothing else.
+def start_again(module: Any, start: Mapping[str, Any]) -> None:
+    """Start a resumed training as its checkpoint was left: see ``start_of``.
 
+    A callback then draws what it would have drawn without the interruption, and the networks learn that learnt.
     Lightning's ``BaseFinetuning`` freezes networks at the start of every fit, and would leave those frozen that it had
     set free before the checkpoint. What is frozen differently in the resumed fit is told.
     """
-    learnt = {name: name not in frozen["parameters"] for name, _ in module.named_parameters()}
+    learnt = {name: name not in start["parameters"] for name, _ in module.named_parameters()}
     other = [name for name, parameter in module.named_parameters() if parameter.requires_grad != learnt[name]]
     if other:
         rank_zero_info(
@@ -104,7 +111,16 @@ def freeze_again(module: Any, frozen: Mapping[str, Sequence[str]]) -> None:
         parameter.requires_grad_(learnt[name])
     for name, one in module.named_modules():
         if hasattr(one, "track_running_stats"):
-            one.track_running_stats = name not in frozen["moments"]
+            one.track_running_stats = name not in start["moments"]
+    if module.global_rank < len(start["generators"]):  # the checkpoint may be of fewer processes
+        set_generator_states(start["generators"][module.global_rank], module.device)
+
+
+def everywhere(value: Any) -> list[Any]:
+    """The value of every process of a training, by its number."""
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
 
 
 def save(module: Any, checkpoint: dict[str, Any], within_round: bool) -> None:
@@ -139,7 +155,7 @@ def save(module: Any, checkpoint: dict[str, Any], within_round: bool) -> None:
         books["told"] = untaken
     if whole:
         books["given"] = module.optimizers_given
-        books["frozen"] = frozen_parts(module)
+        books["start"] = module.resumed_start or start_of(module)
         books["memory"] = module._resumed or ({} if module.memory is None else module.memory.state())
         if module.place is not None and module.keys:
             books["secret key"] = module.keys[module.owner].hex()
@@ -173,7 +189,7 @@ def restore(module: Any, checkpoint: dict[str, Any]) -> None:
     module.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
     module._resumed = books.get("memory", {})
     module.optimizers_given = books.get("given", {})
-    module.frozen = books.get("frozen")
+    module.resumed_start = books.get("start")
     module.position = position_in(checkpoint)
     if module.place is not None and module.keys and "secret key" in books:  # a resumed process draws as it would have
         module.keys[module.owner] = bytes.fromhex(books["secret key"])

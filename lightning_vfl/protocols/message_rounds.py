@@ -353,7 +353,7 @@ class MessageRounds(SplitModel):
         """The names of the next round's random streams; ``seed_global``: also seed torch's global generator."""
         stage = self.stage
         number = self.books.next_round(stage)
-        if seed_global:  # dropout masks become a function of the round: a resumed run needs no generator state
+        if seed_global:  # dropout masks become a function of the round
             seed = self.keys[self.owner] if self.keys else self.seed
             seed_torch(self.device, seed, "networks", stage.value, number, self.global_rank)
         return RoundNames(self.seed, stage, number)

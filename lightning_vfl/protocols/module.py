@@ -34,7 +34,7 @@ from lightning_vfl.protocols.constant_output import Spread, warn_of_chance
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.first_rounds import Movement, check_movement, refuse_diverged
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.loading import BOOKS, SET_UP, freeze_again, restore, save
+from lightning_vfl.protocols.loading import BOOKS, SET_UP, restore, save, start_again
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.party_summary import with_party_rows
@@ -68,7 +68,7 @@ class VFLModule(MessageRounds):
 
     position: Mapping[str, Any] = {}
     """Where the training loader of a checkpoint stood; the datamodule takes it when the fit is resumed."""
-    frozen: Mapping[str, Sequence[str]] | None = None  # what did not learn in the fit of a checkpoint
+    resumed_start: Mapping[str, Any] | None = None  # of a checkpoint, until the training of a resumed fit has started
     end_before_round: bool = False  # a callback sets it when a round would cost too much
     predictor: Callable[[VerticalBatch], Predictions] | None = None  # takes the place of the rounds of predictions
     attendance: Attendance | None = None  # of the last evaluation round; None: nobody who was asked was absent
@@ -262,9 +262,9 @@ class VFLModule(MessageRounds):
     @toolkit_hook
     def on_train_start(self) -> None:
         """Refuse unsuitable optimisers and loaders; store the number of mini-batches of a pass."""
-        if self.frozen is not None and self.trainer.ckpt_path is not None:
-            freeze_again(self, self.frozen)  # after all callbacks have frozen what they freeze
-        self.frozen = None
+        if self.resumed_start is not None and self.trainer.ckpt_path is not None:
+            start_again(self, self.resumed_start)  # after all callbacks have frozen what they freeze, and have drawn
+        self.resumed_start = None
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)
         self._movement = None if self.place is not None else Movement(self)

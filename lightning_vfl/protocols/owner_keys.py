@@ -12,7 +12,14 @@ from torch import nn
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.flops import work_of
-from lightning_vfl.streams import Name, secret_bytes, secret_state, secret_words
+from lightning_vfl.streams import (
+    Name,
+    generator_states,
+    secret_bytes,
+    secret_state,
+    secret_words,
+    set_generator_states,
+)
 from lightning_vfl.whole_files import whole_file
 
 KEY_BYTES = 32
@@ -56,16 +63,14 @@ def drawn_from(key: bytes, *names: Name) -> Iterator[None]:
 
     Not guaranteed: anything about generators of GPUs, and about those that a network makes itself.
     """
-    before = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    before = generator_states()
     torch.default_generator.set_state(secret_state(key, "torch", *names))
     np.random.set_state(("MT19937", secret_words(key, "numpy", *names), 624, 0, 0.0))
     random.seed(secret_bytes(key, 64, "python", *names))
     try:
         yield
     finally:
-        torch.default_generator.set_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
+        set_generator_states(before)
 
 
 def build_for(

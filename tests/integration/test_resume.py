@@ -1,9 +1,11 @@
 """Resumed equals uninterrupted: weights, optimiser, schedule, books, logged values, to the bit."""
 
+import random
 import warnings
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -18,6 +20,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Stale
 from lightning_vfl.waiting import Deadline
 from tests.further import further
+from tests.integration.processes import in_one_and_in_two
 from tests.subjects import Blobs, dropping, same, split, trainer
 
 pytestmark = pytest.mark.filterwarnings(
@@ -134,6 +137,64 @@ def test_a_run_under_faults_resumes_to_the_same_bits(tmp_path, told, make, steps
         assert step != 15 or lines[0].startswith(
             "the resumed fit keeps seed 0 of the checkpoint, and seed 5 has no effect"
         )
+
+
+class Drawing(Callback):
+    """Draws from the three global generators at the beginning and the end of a batch, and before its step."""
+
+    def __init__(self):
+        self.drawn = {}
+
+    def _draw(self, trainer, module, hook):
+        numbers = torch.rand((), device=module.device).item(), np.random.random(), random.random()
+        self.drawn[trainer.global_step, hook] = numbers
+
+    def on_train_batch_start(self, trainer, module, *_):
+        self._draw(trainer, module, "start")
+
+    def on_before_optimizer_step(self, trainer, module, *_):
+        self._draw(trainer, module, "step")
+
+    def on_train_batch_end(self, trainer, module, *_):
+        self._draw(trainer, module, "end")
+
+
+def drawn_in(folder, devices, ckpt_path=None):
+    """What a fit draws. One that is resumed has drawn other numbers before it."""
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(0 if ckpt_path is None else 1)
+    drawing, one = Drawing(), module()
+    saver = ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1, save_on_train_epoch_end=False)
+    t = trainer(
+        folder,
+        devices=devices,
+        strategy="ddp" if devices > 1 else "auto",
+        max_epochs=EPOCHS,
+        callbacks=[drawing, saver] if ckpt_path is None else [drawing],
+        enable_checkpointing=ckpt_path is None,
+    )
+    t.fit(one, datamodule=Blobs(batch_size=10 // devices), ckpt_path=ckpt_path)
+    return t.global_rank, drawing.drawn
+
+
+def draw_again(folder, devices):
+    rank, expected = drawn_in(folder, devices)
+    assert len(expected) == 3 * EPOCHS * STEPS
+    for step in (1, STEPS - 1, STEPS + 1):
+        _, found = drawn_in(folder / "again", devices, folder / f"step={step}.ckpt")
+        done = {key for key in expected if key[0] < step or key == (step, "end")}
+        assert found == {key: expected[key] for key in expected.keys() - done}, step
+    (folder / f"{rank}.txt").write_text(str(sorted(expected.items())))
+
+
+@pytest.mark.processes
+def test_a_callback_draws_after_a_resume_what_it_would_have_drawn(tmp_path):
+    """The two processes of a fit draw different numbers, each its own again."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir(), two.mkdir()
+    in_one_and_in_two(draw_again, one, two)
+    assert (one / "0.txt").exists()
+    assert (two / "0.txt").read_text() != (two / "1.txt").read_text()
 
 
 class Saving(Callback):

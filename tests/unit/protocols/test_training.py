@@ -3,7 +3,7 @@
 import copy
 import gc
 import pickle
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from functools import partial
 from typing import Any
 
@@ -16,16 +16,18 @@ from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, Laser
 from lightning_vfl.aggregators import LagrangeCoded, MaskedSum, Mean
 from lightning_vfl.aggregators.coded.blocks import Shares
 from lightning_vfl.aggregators.secure.period_keys import Keys
+from lightning_vfl.downlinks import MaxNorm
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import MissingPolicy, Stale
+from lightning_vfl.missing import MissingPolicy, Skip, Stale
 from lightning_vfl.networks import PolynomialNetwork
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.protocols.build import take_untaken
+from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.simulation.clock import VirtualClock
 from tests.further import few
-from tests.subjects import Blobs, trainer
+from tests.subjects import Blobs, YesNo, trainer
 
 
 class Thaws(Callback):
@@ -228,13 +230,19 @@ def test_a_step_by_hand_learns_whatever_the_round_before_returned(tmp_path):
     assert all(module.moved)
 
 
-def test_counts_of_one_s_own_have_names_of_their_own():
-    @dataclass
-    class Counts:
-        rounds: int = 0
-
-    with pytest.raises(ConfigurationError, match="Counts has a field rounds, a name that every checkpoint has"):
-        Books(VirtualClock(), Counts())
+def test_counts_of_one_s_own_have_names_of_their_own(tmp_path):
+    """No entry of a checkpoint takes the place of a field: every one is refused, whichever class of ours writes it."""
+    names = set()
+    for module in (SplitVFL(Mean(), downlink=MaxNorm()), SplitVFL(MaskedSum(), missing=Skip())):
+        t = trainer(tmp_path, max_epochs=1)
+        t.fit(module, YesNo(batch_size=18))
+        t.save_checkpoint(tmp_path / "whole.ckpt")
+        names |= torch.load(tmp_path / "whole.ckpt", weights_only=True)[BOOKS].keys()
+    assert {"rounds", "memory", "downlink", "summed", "start"} <= names
+    for name in names:
+        counts = make_dataclass("Counts", [(name, int, 0)])
+        with pytest.raises(ConfigurationError, match=f"Counts has a field {name}, a name that every checkpoint has"):
+            Books(VirtualClock(), counts())
 
 
 def test_a_clock_that_is_set_later_counts_everything(tmp_path):
