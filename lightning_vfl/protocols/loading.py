@@ -11,6 +11,7 @@ from typing import IO, Any, Self
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters_context
+from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
@@ -114,6 +115,19 @@ def start_again(module: Any, start: Mapping[str, Any]) -> None:
             one.track_running_stats = name not in start["moments"]
     if module.global_rank < len(start["generators"]):  # the checkpoint may be of fewer processes
         set_generator_states(start["generators"][module.global_rank], module.device)
+
+
+def continue_loops(trainer: Any) -> None:
+    """Let the loops of a resumed training go on as they would have gone on, where Lightning's do not.
+
+    With ``max_steps``, Lightning takes a checkpoint of the end of an epoch for one of its middle: it ends the epoch
+    again, and leaves out the next one.
+    """
+    epochs = trainer.fit_loop
+    if epochs.restarted_on_epoch_end:
+        epochs.epoch_progress.increment_completed()
+        epochs.reset_restart_stage()
+        _Loop.restarting.fset(epochs, False)  # type: ignore[attr-defined]  # of a property
 
 
 def everywhere(value: Any) -> list[Any]:

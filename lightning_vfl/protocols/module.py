@@ -34,7 +34,7 @@ from lightning_vfl.protocols.constant_output import Spread, warn_of_chance
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.first_rounds import Movement, check_movement, refuse_diverged
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.loading import BOOKS, SET_UP, restore, save, start_again
+from lightning_vfl.protocols.loading import BOOKS, SET_UP, continue_loops, restore, save, start_again
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.party_summary import with_party_rows
@@ -263,6 +263,7 @@ class VFLModule(MessageRounds):
     def on_train_start(self) -> None:
         """Refuse unsuitable optimisers and loaders; store the number of mini-batches of a pass."""
         if self.resumed_start is not None and self.trainer.ckpt_path is not None:
+            continue_loops(self.trainer)
             start_again(self, self.resumed_start)  # after all callbacks have frozen what they freeze, and have drawn
         self.resumed_start = None
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made

@@ -264,14 +264,34 @@ def test_resume_with_epochs_cut_short(tmp_path):
     assert same(everything(one, t, curve), everything(*resumed))
 
 
-def test_resume_from_a_checkpoint_at_the_end_of_an_epoch(tmp_path):
-    saver = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1)
-    one, t, _ = fit(tmp_path, callbacks=[saver])
-    again, u, _ = fit(tmp_path, ckpt_path=tmp_path / "epoch=0.ckpt", callbacks=[])
-    assert same(one.state_dict(), again.state_dict())
-    for stage in ("fit", "validation"):  # Lightning repeats its sanity check
-        assert one.books.rounds[stage] == again.books.rounds[stage]
-    assert t.callback_metrics.keys() == u.callback_metrics.keys()
+class Epochs(Callback):
+    """The epochs that begin and end, and the steps before."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_epoch_start(self, trainer, module):
+        self.seen.append(("start", trainer.current_epoch, trainer.global_step))
+
+    def on_train_epoch_end(self, trainer, module):
+        self.seen.append(("end", trainer.current_epoch, trainer.global_step))
+
+
+@pytest.mark.parametrize("ends", [{}, {"max_steps": EPOCHS * STEPS, "max_epochs": -1}], ids=["epochs", "steps"])
+@pytest.mark.parametrize("last", [True, False], ids=["the end of an epoch", "its validation"])
+def test_resume_from_a_checkpoint_at(tmp_path, last, ends):
+    saver = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1, save_on_train_epoch_end=last)
+    expected = Epochs()
+    one, t, _ = fit(tmp_path, callbacks=[expected, saver], **ends)
+    for epoch in (0, 1):
+        found = Epochs()
+        again, u, _ = fit(tmp_path, ckpt_path=tmp_path / f"epoch={epoch}.ckpt", callbacks=[found], **ends)
+        assert same(one.state_dict(), again.state_dict())
+        assert found.seen == expected.seen[-len(found.seen) :]
+        assert len(found.seen) == len(expected.seen) - 2 * epoch - 1 - last
+        for stage in ("fit", "validation"):  # Lightning repeats its sanity check
+            assert one.books.rounds[stage] == again.books.rounds[stage]
+        assert t.callback_metrics.keys() == u.callback_metrics.keys()
 
 
 def test_another_batch_size_in_the_middle_of_an_epoch_is_refused(whole, tmp_path):
