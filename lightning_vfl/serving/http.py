@@ -1,6 +1,7 @@
 """The gateway's pages: predictions, health and metrics over HTTP."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST = 10_000  # ids of a request
+LONGEST = 1000  # characters of an id: in an array of numpy, all ids take the room of the longest one
+# numpy drops NUL at the end, so that another record would be found; half a pair of surrogates has no UTF-8
+_ID = re.compile(rf"[^\x00\ud800-\udfff]{{0,{LONGEST}}}")
 _POLICY = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 _Ids = Annotated[list[StrictInt], Field(min_length=1, max_length=MOST)]
@@ -136,6 +140,8 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
         numbers = isinstance(asked.ids[0], int)
         if gateway.ids is not None and numbers != (gateway.ids == "whole numbers"):
             return _failed(422, f"the ids of the parties are {gateway.ids}; write the ids of the request in this form")
+        if not numbers and not all(map(_ID.fullmatch, map(str, asked.ids))):
+            return _failed(422, f"texts in ids must have at most {LONGEST} characters, no NUL and no half of a surrogate pair")
         try:
             ids = np.array(asked.ids, np.int64 if numbers else np.str_)
         except OverflowError:

@@ -105,6 +105,37 @@ def test_wrong_requests_are_refused_in_one_line(tmp_path):
         assert "\n" not in json.loads(text)["error"]
 
 
+ODD = ("\ud800", "a7\0", "a7\0\0", "x" * 1001)
+
+
+def of_texts(folder):
+    """A subject whose ids are texts."""
+    return Subject(folder, ids={name: [f"a{number}" for number in range(50)] for name in PARTIES})
+
+
+def test_a_text_that_numpy_or_the_wire_changes_is_refused_and_no_other_record_predicted(tmp_path):
+    bodies = [json.dumps({"ids": ["a3", text]}) for text in ODD]
+    for status, text in asked(of_texts(tmp_path), *(("/predict", body) for body in bodies)):
+        assert (status, "characters" in json.loads(text)["error"]) == (422, True)
+
+
+def test_requests_that_are_refused_do_not_disturb_those_that_are_joined_with_others(tmp_path):
+    subject = of_texts(tmp_path)
+
+    async def ask():
+        async with answering(subject) as page:
+            good = [page("/predict", '{"ids": ["a7"]}') for _ in range(20)]
+            bad = [page("/predict", json.dumps({"ids": [text]})) for text in ODD for _ in range(5)]
+            both = [one for pair in zip(good, bad, strict=True) for one in pair]
+            return (await asyncio.gather(*both))[::2]
+
+    answers = asyncio.run(ask())
+    assert {status for status, _ in answers} == {200}
+    for _, text in answers:
+        (entry,) = json.loads(text)["predictions"]
+        assert entry["probability"] == pytest.approx(subject.expected(["a7"])[0], abs=1e-5)
+
+
 def test_too_many_waiting_records_are_refused(tmp_path):
     ((status, text),) = asked(Subject(tmp_path), ("/predict", '{"ids": [1, 2, 3]}'), most=2)
     assert (status, json.loads(text)) == (503, {"error": "too many records wait; ask again later"})
