@@ -141,7 +141,9 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
         if gateway.ids is not None and numbers != (gateway.ids == "whole numbers"):
             return _failed(422, f"the ids of the parties are {gateway.ids}; write the ids of the request in this form")
         if not numbers and not all(map(_ID.fullmatch, map(str, asked.ids))):
-            return _failed(422, f"texts in ids must have at most {LONGEST} characters, no NUL and no half of a surrogate pair")
+            return _failed(
+                422, f"texts in ids must have at most {LONGEST} characters, no NUL and no half of a surrogate pair"
+            )
         try:
             ids = np.array(asked.ids, np.int64 if numbers else np.str_)
         except OverflowError:
