@@ -38,9 +38,10 @@ class MaskedSum(IntegerSum):
         protection against parties that deviate from the protocol. A server that colludes with all members of a set but
         one knows that member's embedding: in ``segments`` that takes one colluder, a passive party for C_0's columns of
         its segment, C_0 for all others. With ``recovery``, a server that colludes with t of n parties reads everything,
-        and a server that lies about who is called or lost needs 2t - n. Without ``identities`` the server is trusted
-        not to replace public keys. The sum of a group's model updates determines the group's records if it has more
-        numbers than they have (``SplitVFL`` refuses that). All members of a group but one have that one's update.
+        and a server that lies about who is called or lost needs 2t - n; with ``neighbours``, either needs more than the
+        stated share. Without ``identities`` the server is trusted not to replace public keys. The sum of a group's
+        model updates determines the group's records if it has more numbers than they have (``SplitVFL`` refuses that).
+        All members of a group but one have that one's update.
 
     Args:
         layout: ``sum`` or ``segments``.
@@ -51,10 +52,12 @@ class MaskedSum(IntegerSum):
             can subtract its own model update; the summary names them.
         recovery: ``{threshold: t}`` or ``auto``, for layout ``sum``: parties may vanish between masking and upload.
             Every round's mask seeds are secret-shared t of n (Shamir) when keys are renewed. Any t survivors remove the
-            masks that did not cancel, once they have signed who survives. ``auto``: ⌊2n/3⌋ + 1.
+            masks that did not cancel, once they have signed who survives. ``auto``: ⌊2n/3⌋ + 1, or with ``neighbours``
+            as many of a party and its neighbours as are left if ``dropouts`` of all parties are not there.
         neighbours: ``all``: every pair of a sum shares a mask. ``{colluders: 1/3, failure: 2^-40, smallest: 32}``: from
             ``smallest`` members on, a party shares masks with as few others as that share of colluders and that
-            probability allow. ``auto``: these numbers. With ``recovery``, always every pair.
+            probability allow; with ``recovery: auto`` its secrets too, and ``dropouts: 0.05`` of all parties may be
+            lost or absent in a round. ``auto``: these numbers. With an explicit threshold, always every pair.
         execution: ``masked`` does all of this; ``equivalent`` computes the same integers without masks, to the same
             bits, with the same bytes and virtual seconds in the books.
         insecure_seeded_secrets: keys from a named stream instead of the operating system; for tests only.

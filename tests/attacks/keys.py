@@ -101,7 +101,7 @@ class Parties:
         self.called[party] = tuple(sorted(called))
         view = replace(self.views[party], called=among(called, self.roster.parties))
         if not self.protected:
-            view.memory.vault.needed = 1
+            view.memory.vault.needed = view.memory.vault.answers = 1
         message = next(self.aggregator.wire.party_side().upload(Embeddings((self.h[party],)), view))
         return message.pieces[0].numpy()
 

@@ -82,6 +82,11 @@ def test_injected_faults_are_those_of_the_simulation(tmp_path, name, faults):
     assert one.differences(federated(tmp_path, *recipe)) == []
 
 
+RING = (  # each of six has four neighbours, and one may be lost
+    *RECIPES["recovery"],
+    *("--model.aggregator.neighbours.colluders", "0.1", "--model.aggregator.neighbours.dropouts", "0.1"),
+    *("--model.aggregator.neighbours.failure", "0", "--model.aggregator.neighbours.smallest", "3"),
+)
 ASYNCHRONOUS = (
     *("--config", "protocol/vafl", "--model.noise", "0.1", "--trainer.max_epochs", "2"),
     *("--model.bottom.activation", "torch.nn.Dropout", "--model.top.activation", "torch.nn.Dropout"),
@@ -128,10 +133,11 @@ FURTHER = (
         for case, more in SETTINGS.items()
     }
     | {
-        f"{name}, {parties} parties": (*RECIPES[name], "--data.partitioner.parties", parties)
+        f"{name}, {parties} parties": RECIPES[name]
         for name in ("concat", "recovery", "lagrange_shared")
         for parties in ("3", "8")
     }
+    | {f"recovery in a ring, {faults}, 6 parties": (*RING, *under(faults)) for faults in (None, *SILENT)}
 )
 
 
@@ -140,7 +146,8 @@ FURTHER = (
 @pytest.mark.parametrize("case", FURTHER)
 def test_further_recipes_are_those_of_the_simulation(tmp_path, case):
     recipe = (*DIGITS, *SHORT, *FURTHER[case])
-    parties = int(FURTHER[case][-1]) if case.endswith("parties") else 4
+    parties = int(case.split()[-2]) if case.endswith("parties") else 4
+    recipe += ("--data.partitioner.parties", f"{parties}") if case.endswith("parties") else ()
     one = simulated(tmp_path, *recipe)
     if case.startswith("asynchronous"):
         assert one.books["rounds"]["fit"] == 20

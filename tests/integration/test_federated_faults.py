@@ -7,8 +7,9 @@ import time
 import pytest
 import torch
 
+from tests.integration.federations import Federation, cut_digits
 from tests.integration.kills import NAMES, differing, included
-from tests.integration.test_federated import LATE, MASKED, VARYING
+from tests.integration.test_federated import LATE, MASKED, RING, VARYING
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -113,6 +114,28 @@ def test_a_party_may_be_killed_while_keys_are_exchanged(federation):
         one.party(name, "--ckpt_path", "last")
     assert one.wait(120) == dict.fromkeys(("scorer", *NAMES), 0)
     assert differing(one) == []
+
+
+def test_a_party_of_a_ring_is_killed_and_comes_back(tmp_path):
+    """Each of six parties shares secrets with four neighbours; the others go on, and renew all keys when it is back."""
+    parts, names = cut_digits(tmp_path, 6), tuple(f"party{m}" for m in range(6))
+    data = ("--config", str(parts / "csv_tables.yaml"), "--data.data_dir", str(parts))
+    one = Federation(tmp_path, names, (*data, *RING, "--trainer.max_epochs", "5"))
+    try:
+        one.everybody()
+        for number, name in ((40, "party1"), (100, "party4")):
+            one.await_round(number, 300)
+            one.kill(name)
+            one.await_round(int(one.rounds()[-1]["round"]) + 3, 300)
+            one.party(name, "--ckpt_path", "last")
+        assert one.wait(300) == dict.fromkeys(("scorer", *names), 0)
+        last = int(one.rounds()[-1]["round"])
+        for name in ("party1", "party4"):
+            assert max(included(one, name)) == last
+            assert len(included(one, name)) <= last - 2
+        assert differing(one) == []
+    finally:
+        one.stop()
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05])

@@ -42,6 +42,10 @@ class Survivors:
     included: Parties
 
     @cached_property
+    def _among(self) -> frozenset[int]:
+        return frozenset(self.included)
+
+    @cached_property
     def digest(self) -> bytes:
         """A hash of an injective encoding of everything above."""
         lists = (len(self.called), *self.called, len(self.included), *self.included)
@@ -57,26 +61,30 @@ class Survivors:
         Args:
             party: who is asked to sign.
             masked: the called parties with whom it has masked its upload; None: it has sent none.
-            needed: t, shares that give a secret back.
+            needed: parties that have to be in the sum.
 
         Raises:
-            RuntimeError: for a set without the party itself, of fewer than t parties, or with parties that were not
-                called; for other called parties than those with whom it has masked.
+            RuntimeError: for a set without the party itself, of fewer parties than needed, or with parties that were
+                not called; for other called parties than those with whom it has masked.
         """
-        said = f"{self.included} are said to be in the sum"
-        reasons = {
-            "it has sent no upload in this round": masked is None,
-            f"it masked with parties {masked} and is told that {self.called} were called": masked != self.called,
-            "it has sent its upload and is told that the upload is lost": party not in self.included,
-            f"{said}, and only {self.called} were called": not set(self.included) <= set(self.called),
-            f"{said}, and at least {needed} parties have to be": len(self.included) < needed,
-        }
-        for reason, holds in reasons.items():
-            if holds:
-                raise RuntimeError(f"party {party} signs no set of survivors of round {self.round}: {reason}")
+        if masked is None:
+            reason = "it has sent no upload in this round"
+        elif masked != self.called:
+            reason = f"it masked with parties {masked} and is told that {self.called} were called"
+        elif party not in self._among:
+            reason = "it has sent its upload and is told that the upload is lost"
+        elif not self._among <= {*self.called}:
+            reason = f"{self.included} are said to be in the sum, and only {self.called} were called"
+        elif len(self.included) < needed:
+            reason = f"{self.included} are said to be in the sum, and at least {needed} parties have to be"
+        else:
+            return
+        raise RuntimeError(f"party {party} signs no set of survivors of round {self.round}: {reason}")
 
-    def refuse_unsigned(self, party: int, signed: Message | None, verify: "Mapping[int, bytes]", needed: int) -> None:
-        """A party reveals nothing unless t parties of the set have signed exactly this set.
+    def refuse_unsigned(
+        self, party: int, signed: Message | None, verify: "Mapping[int, bytes]", needed: int, circle: Parties
+    ) -> None:
+        """A party reveals nothing unless t parties of the set that are in its circle have signed exactly this set.
 
         Raises:
             RuntimeError: for fewer signatures, one by somebody outside the set or twice by one, and one that is not on
@@ -84,20 +92,25 @@ class Survivors:
         """
         senders = () if signed is None else signed.senders
         pieces = () if signed is None else signed.pieces
+        seen: set[int] = set()
         for sender, piece in zip(senders, pieces, strict=True):
-            if sender not in self.included or senders.count(sender) > 1:
+            if sender not in self._among or sender in seen:
                 raise RuntimeError(
                     f"party {party} reveals nothing in round {self.round}: it was handed a signature of party "
                     f"{sender}, which is not among {self.included} or is there twice"
                 )
+            seen.add(sender)
+            if sender not in circle:  # this party has no share of theirs, and they have none of its own
+                continue
             right = piece.dtype == torch.uint8 and tuple(piece.shape) == (SIGNATURE,)
             if not (right and verified(verify[sender], piece.numpy().tobytes(), DOMAIN, self.digest)):
                 raise RuntimeError(
                     f"party {party} reveals nothing in round {self.round}: the signature of party {sender} is not on "
                     f"the set {self.included} that party {party} was told; the server tells parties different sets"
                 )
-        if len(senders) < needed:
+        signing = len(seen.intersection(circle))
+        if signing < needed:
             raise RuntimeError(
-                f"party {party} reveals nothing in round {self.round}: {len(senders)} parties have signed the set "
+                f"party {party} reveals nothing in round {self.round}: {signing} parties have signed the set "
                 f"{self.included}, and {needed} signatures are needed"
             )

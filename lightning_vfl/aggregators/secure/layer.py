@@ -20,6 +20,7 @@ from lightning_vfl.aggregators.secure.recovery import (
     ROUND_KEYS,
     SELF,
     Recovery,
+    Sharing,
     Vault,
     round_masks,
 )
@@ -75,13 +76,19 @@ class SecureLayer:
     def exchange(self, roster: Roster) -> KeyExchange:
         """How parties learn each other's public keys."""
         largest = max(self.segments(roster).largest, *map(len, roster.groups))
-        commits = self.identities is not None or self.shared_with(largest) is not None
+        rings = self.shared_with(largest) is not None or self.masked_with(roster.parties) is not None
+        commits = self.identities is not None or rings
         return KeyExchange(self.recovery is not None, commits, self.identities, self.insecure_seeded_secrets)
 
     @cached_property
     def sums(self) -> RingSums:
         """The server's half, which has no keys."""
-        return RingSums(self.layout, self.bits, self.recovery)
+        return RingSums(self.layout, self.bits, self.sharing)
+
+    @cached_property
+    def sharing(self) -> Sharing | None:
+        """With recovery: among whom secrets are shared."""
+        return None if self.recovery is None else Sharing(self.recovery, self.neighbours)
 
     # ---- which sums there are, and of whom
 
@@ -160,13 +167,17 @@ class SecureLayer:
     # ---- masks
 
     def shared_with(self, members: int) -> int | None:
-        """With how many others each of so many members shares a mask; None: with all of them."""
-        return None if self.neighbours is None or self.recovery is not None else self.neighbours.of(members)
+        """With how many others each of so many members shares a mask without recovery; None: with all of them."""
+        return None if self.neighbours is None else self.neighbours.of(members)
+
+    def masked_with(self, members: int) -> int | None:
+        """With how many others each member of a sum of embeddings shares a mask; None: with all of them."""
+        return self.shared_with(members) if self.sharing is None else self.sharing.neighbours(members)
 
     def colluders(self, roster: Roster) -> int:
         """How many parties of the largest sum may collude with the server, so that it reads the others' sum alone."""
         largest = self.segments(roster).largest
-        if self.neighbours is None or self.shared_with(largest) is None:
+        if self.neighbours is None or self.masked_with(largest) is None:
             return largest - 2
         return min(self.neighbours.colluding(largest), largest - 2)
 
@@ -183,12 +194,12 @@ class SecureLayer:
         add_together(memory.masks, values, members, name, names.round, graph)
 
     def mask_for_recovery(self, values: "UInts", party: int, members: Sequence[int], view: PartyView) -> bytes:
-        """The same with masks that survivors can remove for this round; returns the party's key of the round."""
+        """The same with masks that survivors can remove for this round; returns what the party tells the server."""
         round = view.names.round
         vault: Vault = view.memory.vault
-        refuse_lacking(vault.publics, members, ROUND_KEYS)
+        refuse_lacking(vault.publics, vault.partners(party, members), ROUND_KEYS)
         vault.mask(party, values, members, round_masks(view.names, view.rows), round, self.bits)
-        return vault.public(party, round)
+        return vault.public(party, round) + vault.session
 
     # ---- recovery
 
@@ -205,16 +216,19 @@ class SecureLayer:
         return Message(SIGNED, "server", view.parties, signatures, round=view.names, relayed=True)
 
     def reveal(self, included: Tensor, view: PartyView, signed: Message | None) -> Message:
-        """For each called party a share: of the seed of its masks if it is lost, of its self-mask if it is included.
+        """A share for each party that a holder has masked with: of its self-mask if included, else of its mask seed.
+
+        The shares stand at the places of the holder's circle, zeros where there is none.
 
         Raises:
-            RuntimeError: unless the party and t - 1 others have signed this set of survivors.
+            RuntimeError: unless the party has signed this set of survivors, and t members of its circle have.
         """
         vault = view.memory.vault
         survivors = self._survivors(included, view)
         if signed is not None:
             shapes = dict.fromkeys(survivors.called, (SIGNATURE,))
             check_message(signed, SIGNED, "server", shapes, torch.uint8, view.names)
+        included_parties = {*survivors.included}
         pieces = []
         for holder in view.parties:
             if vault.signed.get((holder, survivors.round)) != survivors:
@@ -222,11 +236,12 @@ class SecureLayer:
                     f"party {holder} reveals nothing in round {survivors.round}: it has not signed the set "
                     f"{survivors.included}"
                 )
-            survivors.refuse_unsigned(holder, signed, view.memory.verify, vault.needed)
-            piece = torch.zeros(view.roster.parties, LIMBS, dtype=torch.int64)
-            for owner in survivors.called:
-                kind = SELF if owner in survivors.included else MASKS
-                piece[owner] = vault.reveal(holder, owner, survivors.round, kind)
+            circle = vault.circles[holder]
+            survivors.refuse_unsigned(holder, signed, view.memory.verify, vault.needed, circle)
+            piece = torch.zeros(len(circle), LIMBS, dtype=torch.int64)
+            for owner in vault.partners(holder, survivors.called):
+                kind = SELF if owner in included_parties else MASKS
+                piece[circle.index(owner)] = vault.reveal(holder, owner, survivors.round, kind)
             pieces.append(piece)
         return Message(REVEALED, "server", view.parties, tuple(pieces), round=view.names)
 

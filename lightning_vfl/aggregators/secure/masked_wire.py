@@ -21,7 +21,6 @@ from lightning_vfl.aggregators.secure.period_keys import bytes_of
 from lightning_vfl.aggregators.secure.recovery import FIELD, LIMBS, REVEALED, ROUND_KEYS, WORD
 from lightning_vfl.aggregators.secure.ring_sums import RingSums, Segments, segments
 from lightning_vfl.crypto.identities import SIGNATURE
-from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.privacy.draws import OwnKeystreams
 from lightning_vfl.types import Parties, Roll, Roster, Widths
@@ -64,14 +63,16 @@ class MaskedWire(Wire):
         sums = self.layer.segments(roster)
         elements = rows * torch.tensor(widths)
         sizes = [len(members) for members in sums.members]
-        shared = [self.layer.shared_with(size) or size - 1 for size in sizes]
+        shared = [self.layer.masked_with(size) or size - 1 for size in sizes]
         masks_added = torch.tensor([shared[first] for first, *_ in sums.of])
         upload = Leg(UPLOADS, "server", elements, self.layer.bits, (elements * masks_added).double())
-        if self.layer.recovery is None:
+        sharing = self.layer.sharing
+        if sharing is None:
             return (upload,)
 
         parties = roster.parties
         needed = self.needed(parties)
+        circle = 1 + (sharing.neighbours(parties) or parties - 1)
 
         def leg(kind: str, to: Literal["server", "parties"], size: int, gate: Gate | int, bits: int = 8) -> Leg:
             return Leg(kind, to, torch.full((parties,), size), bits, gate=gate)
@@ -79,10 +80,10 @@ class MaskedWire(Wire):
         # Bonawitz et al. 2017, figure 4: what rebuilds the masks of a lost party
         return (
             upload,
-            leg(ROUND_KEYS, "server", SIZE, Gate.PREVIOUS),
+            leg(ROUND_KEYS, "server", sharing.key_bytes(parties), Gate.PREVIOUS),
             leg(SIGNED, "server", SIGNATURE, needed),
             replace(leg(LISTS, "parties", needed * SIGNATURE, Gate.ALL), delay_share=0.0),
-            leg(REVEALED, "server", parties * LIMBS, needed, FIELD.wire_bits),
+            leg(REVEALED, "server", circle * LIMBS, needed, FIELD.wire_bits),
         )
 
     def downlink(self, rows: int, widths: Widths, roster: Roster) -> Leg:
@@ -131,13 +132,22 @@ class MaskedWire(Wire):
         layer = self.layer
         parties = roster.parties
         largest = layer.segments(roster).largest
-        neighbours = layer.shared_with(largest)
-        if layer.recovery is not None:
+        neighbours = layer.masked_with(largest)
+        sharing = layer.sharing
+        if sharing is not None and neighbours is not None and layer.neighbours is not None:
             yield (
-                f"with up to {layer.recovery.tolerated(parties, lies=False)} parties that collude with it, the sums of "
-                f"the others; if it lies about who is lost, with up to {layer.recovery.tolerated(parties)} (recovery "
-                f"by {layer.recovery.needed(parties)} of {parties} parties), as long as a record is always summed over "
-                "the same parties"
+                f"with up to {sharing.tolerated(parties)} of {parties} parties that collude with it, the sum of the "
+                f"others, also if it lies about who is lost, but with probability {layer.neighbours.failure:.0e} for "
+                f"each period of keys, as long as a record is always summed over the same parties; each shares masks "
+                f"and secrets with {neighbours} neighbours, and up to {parties - sharing.answers(parties)} parties may "
+                "be lost or absent (neighbours, recovery)"
+            )
+        elif sharing is not None:
+            yield (
+                f"with up to {sharing.tolerated(parties, lies=False)} parties that collude with it, the sums of the "
+                f"others; if it lies about who is lost, with up to {sharing.tolerated(parties)} (recovery by "
+                f"{sharing.answers(parties)} of {parties} parties), as long as a record is always summed over the same "
+                "parties"
             )
         elif layer.neighbours is not None and neighbours is not None:
             yield (
@@ -329,8 +339,8 @@ def check_uploads(messages: tuple[Message, ...], ring: RingSums, sums: Segments,
     Raises:
         MalformedMessage: naming the party.
     """
-    recovery = ring.recovery is not None
-    expected = 2 if recovery else 1
+    sharing = ring.sharing
+    expected = 1 if sharing is None else 2
     if len(messages) != expected:
         who = sorted({sender for message in messages for sender in message.senders})
         raise MalformedMessage(f"{len(messages)} messages have come from parties {who} where {expected} were expected")
@@ -338,17 +348,17 @@ def check_uploads(messages: tuple[Message, ...], ring: RingSums, sums: Segments,
     names = view.names
     of = sums.of
     shapes = {m: (len(of[m]), len(view.rows.ids), view.widths[m] // len(of[m])) for m in view.roll.included_parties}
-    more = ROUND_KEYS if recovery else None
+    more = None if sharing is None else ROUND_KEYS
     check_message(uploads, UPLOADS, "server", shapes, torch.uint32, names, tuple(shapes), alongside=more)
     if ring.bits < 32:
         refuse_outside(uploads.pieces, uploads.senders, UPLOADS, 2**ring.bits)
-    if uploads.alongside is None:
+    if uploads.alongside is None or sharing is None:
         return
-    keys = dict.fromkeys(shapes, (SIZE,))
+    parties = view.roster.parties
+    keys = dict.fromkeys(shapes, (sharing.key_bytes(parties),))
     check_message(uploads.alongside, ROUND_KEYS, "server", keys, torch.uint8, names, tuple(shapes))
     revealed = messages[1]
-    parties = view.roster.parties
     answering = view.roll.responders.nonzero().flatten().tolist()
-    shares = dict.fromkeys(answering, (parties, LIMBS))
+    shares = dict.fromkeys(answering, (1 + (sharing.neighbours(parties) or parties - 1), LIMBS))
     check_message(revealed, REVEALED, "server", shares, torch.int64, names, ring.needed(parties))
     refuse_outside(revealed.pieces, revealed.senders, REVEALED, FIELD.modulus)

@@ -20,7 +20,7 @@ from lightning_vfl.aggregators.secure.period_keys import (
     file_once,
     to_everybody,
 )
-from lightning_vfl.aggregators.secure.recovery import LIMBS, ROUND_KEYS, SHARES, Vault
+from lightning_vfl.aggregators.secure.recovery import LIMBS, ROUND_KEYS, SHARES, Sharing, Vault
 from lightning_vfl.crypto import PairKeys, PairMasks, Sealed
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.crypto.sealed import OVERHEAD
@@ -67,9 +67,8 @@ class LayerOpening(Opening):
             exchange = layer.exchange(roster)
             exchange.begin(memory, view, period)
             yield from exchange.messages(memory, view)
-            if layer.recovery is not None:
-                needed = layer.recovery.needed(roster.parties)
-                yield from self._share_secrets(needed, memory, view)
+            if layer.sharing is not None:
+                yield from self._share_secrets(layer.sharing, memory, view)
         memory.ids.clear()
         if roster.active in view.parties:
             yield self._selection(roster.active, memory, view)
@@ -77,7 +76,9 @@ class LayerOpening(Opening):
             yield Message(IDS, "peers", (), (), round=view.names)
 
     def accept(self, memory: Keys, message: Message, view: PartyView) -> Keys:
-        check_opening(message, _lengths(self.layer, len(view.rows.ids), view.roster), view)
+        # shares in a ring are for neighbours alone; a party that lacks those of a neighbour will mask nothing
+        partly = message.kind == SHARES and self.layer.masked_with(view.roster.parties) is not None
+        check_opening(message, _lengths(self.layer, len(view.rows.ids), view.roster), view, partly)
         if message.kind in (COMMITMENTS, KEYS):
             complete = self.layer.exchange(view.roster).file(memory, message, view)
             for party in view.parties if complete else ():
@@ -96,7 +97,7 @@ class LayerOpening(Opening):
         receivers = range(view.roster.parties) if message.receivers is None else message.receivers
         for sender, piece in zip(message.senders, message.pieces, strict=True):
             for party in view.parties:
-                if party == sender or (of_ids and not view.called[party]):
+                if party == sender or party not in receivers or (of_ids and not view.called[party]):
                     continue
                 seal = self._seal(party, sender, sender, message.kind, memory, view)
                 sealed = piece[receivers.index(party)].numpy().tobytes()
@@ -106,29 +107,47 @@ class LayerOpening(Opening):
                     shares = _opened_shares(seal, sealed, sender, memory)
                     memory.vault.keep(party, sender, shares)
 
-    def _share_secrets(self, needed: int, memory: Keys, view: PartyView) -> Iterator[Message]:
-        """With recovery: the keys of the period's rounds, and everybody's shares of the secrets behind them."""
+    def _share_secrets(self, sharing: Sharing, memory: Keys, view: PartyView) -> Iterator[Message]:
+        """With recovery: the keys of the period's rounds, and everybody's shares of the secrets behind them.
+
+        In a ring, each hosted party's shares are a message of their own, because only its neighbours get any.
+        """
         names = view.names
         every = self.layer.rekey_every
         seeded = self.layer.insecure_seeded_secrets
         parties = view.roster.parties
         first = memory.period * every
         rounds = range(first, first + every)  # of the period
-        vault = memory.vault = Vault(rounds, needed)
+        refuse_lacking(memory.publics, exchanging(view), KEYS)
+        in_ring = sharing.neighbours(parties) is not None
+        vault = memory.vault = Vault(
+            rounds,
+            sharing.threshold(parties),
+            sharing.answers(parties),
+            sharing.circles(parties, memory.session),
+            memory.session if in_ring else b"",
+            frozenset(memory.publics),  # between processes, some may be gone
+        )
         vault.draw(view.parties, names, seeded)
         yield to_everybody(ROUND_KEYS, vault.publics, view)
-        pieces = []
+        pieces = {}
         for party in view.parties:
             seed = (names.seed, names.stage, memory.period, party) if seeded else None
-            shares = vault.shares_of(party, needed, parties, seed)
+            shares = vault.shares_of(party, seed)
+            length = len(shares[party])
             sealed = {}
-            for other in range(parties):
-                there = view.renew is None or other in memory.publics  # between processes, some may be gone
-                if other != party and there:
+            for other in vault.circles[party]:
+                if other != party and other in vault.keyed:
                     seal = self._seal(party, other, party, SHARES, memory, view)
                     sealed[other] = seal.seal(shares[other], memory.period, vault.publics[party])
-            pieces.append(_by_receiver(sealed, parties, len(shares[0])))
-        yield Message(SHARES, "peers", view.parties, tuple(pieces), round=view.names)
+            if in_ring:
+                receivers = tuple(m for m in vault.circles[party] if m != party)
+                piece = _by_receiver(sealed, receivers, length)
+                yield Message(SHARES, "peers", (party,), (piece,), receivers=receivers, round=names)
+            else:
+                pieces[party] = _by_receiver(sealed, range(parties), length)
+        if not in_ring:
+            yield Message(SHARES, "peers", view.parties, tuple(pieces.values()), round=names)
 
     def _selection(self, active: int, memory: Keys, view: PartyView) -> Message:
         """One sealed list for each called party, all of one length, so that nobody can tell who holds which records."""
@@ -138,7 +157,7 @@ class LayerOpening(Opening):
             if party != active:
                 seal = self._seal(active, party, active, IDS, memory, view)
                 sealed[party] = seal.seal(selected[party], view.names.round)
-        piece = _by_receiver(sealed, view.roster.parties, len(selected[active]))
+        piece = _by_receiver(sealed, range(view.roster.parties), len(selected[active]))
         return Message(IDS, "peers", (active,), (piece,), round=view.names)
 
     def _seal(self, own: int, other: int, sender: int, purpose: str, memory: Keys, view: PartyView) -> Sealed:
@@ -166,8 +185,10 @@ def check_selection(memory: Keys, view: PartyView) -> None:
             raise RuntimeError(f"party {party} computes other records than the active party has selected")
 
 
-def check_opening(message: Message, lengths: Mapping[str, int], view: PartyView) -> None:
+def check_opening(message: Message, lengths: Mapping[str, int], view: PartyView, partly: bool = False) -> None:
     """Bytes that parties send each other at the beginning of a round; ``lengths``: to one receiver, by kind.
+
+    ``partly``: the message may be for some of the hosted parties only.
 
     Raises:
         MalformedMessage: naming the party.
@@ -176,7 +197,8 @@ def check_opening(message: Message, lengths: Mapping[str, int], view: PartyView)
     senders: Sequence[int | None] = [view.roster.active] if message.kind == IDS else range(parties)
     shapes = {m: (lengths.get(message.kind, 0),) for m in senders if m is not None}
     due = message.kind if message.kind in lengths else " or ".join(lengths)
-    check_message(message, due, "peers", shapes, torch.uint8, view.names, 0, view.parties, parties)
+    holders = () if partly else view.parties
+    check_message(message, due, "peers", shapes, torch.uint8, view.names, 0, holders, parties)
 
 
 def unsealed(seal: Sealed, sealed: bytes, number: int, sender: int, kind: str) -> bytes:
@@ -211,11 +233,12 @@ def _lists(ids: Tensor, present: Tensor | None, parties: Sequence[int]) -> dict[
     return {m: np.where(held[:, column], positions, NOT_HELD).tobytes() for column, m in enumerate(parties)}
 
 
-def _by_receiver(sealed: Mapping[int, bytes], parties: int, length: int) -> Tensor:
-    """(M, length + OVERHEAD) uint8, a sealed content for each receiver; zeros where there is none."""
-    piece = np.zeros((parties, length + OVERHEAD), np.uint8)
-    for receiver, content in sealed.items():
-        piece[receiver] = np.frombuffer(content, np.uint8)
+def _by_receiver(sealed: Mapping[int, bytes], receivers: Sequence[int], length: int) -> Tensor:
+    """(receivers, length + OVERHEAD) uint8, a sealed content for each receiver; zeros where there is none."""
+    piece = np.zeros((len(receivers), length + OVERHEAD), np.uint8)
+    for row, receiver in enumerate(receivers):
+        if receiver in sealed:
+            piece[row] = np.frombuffer(sealed[receiver], np.uint8)
     return torch.from_numpy(piece)
 
 
@@ -239,7 +262,8 @@ def _legs(layer: SecureLayer, rows: int, roster: Roster, others: int, due: bool)
     sizes = {}  # (M,) bytes by kind, in the order in which the messages are sent
     for kind, length in _lengths(layer, rows, roster).items():
         if kind != IDS and due:
-            sizes[kind] = torch.full((parties,), (parties - 1) * length)
+            others_of = parties - 1 if kind != SHARES else (layer.masked_with(parties) or parties - 1)
+            sizes[kind] = torch.full((parties,), others_of * length)
         elif kind == IDS and roster.active is not None:
             sizes[IDS] = torch.zeros(parties, dtype=torch.int64)
             sizes[IDS][roster.active] = others * length

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.messages import refuse_outside
 from lightning_vfl.aggregators.secure.consent import Survivors
+from lightning_vfl.aggregators.secure.neighbours import Neighbours
 from lightning_vfl.checks import positive
 from lightning_vfl.crypto import (
     Confined,
@@ -26,6 +27,7 @@ from lightning_vfl.crypto import (
     Signer,
     derive,
     insecure_words,
+    ring,
 )
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
@@ -116,6 +118,68 @@ class Recovery:
         return max(0, min(2 * needed - parties if lies else needed, parties - 1) - 1)
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """Among whom the secrets of a round are shared, and how many of them give one back.
+
+    Every party shares its secrets with a circle: itself and its neighbours in the ring of all parties, with whom alone
+    it shares masks too. Without a ring, every circle is all parties.
+
+    Args:
+        recovery: the threshold among all parties.
+        ring: how many neighbours there are; None: everybody. An explicit threshold counts all parties and needs them.
+
+    Examples:
+        >>> from lightning_vfl.aggregators.secure.neighbours import Neighbours
+        >>> few = Sharing(Recovery(), Neighbours())
+        >>> few.neighbours(64), few.threshold(64), few.answers(64), few.threshold(31), few.answers(31)
+        (32, 29, 60, 21, 21)
+    """
+
+    recovery: Recovery
+    ring: Neighbours | None = None
+
+    def neighbours(self, parties: int) -> int | None:
+        """With how many others each of M parties shares masks and secrets; None: with all of them."""
+        return None if self.ring is None or self.recovery.threshold != "auto" else self.ring.sharing(parties)
+
+    def threshold(self, parties: int) -> int:
+        """T, how many members of a circle give back a secret that is shared in it."""
+        neighbours = self.neighbours(parties)
+        return self.recovery.needed(parties) if neighbours is None else 1 + neighbours - self._losing(parties)
+
+    def answers(self, parties: int) -> int:
+        """How many of M parties have to answer, whichever they are, so that t members of every circle do."""
+        if self.neighbours(parties) is None:
+            return self.recovery.needed(parties)
+        return parties - self._losing(parties)
+
+    def tolerated(self, parties: int, lies: bool = True) -> int:
+        """As in ``Recovery``; in a ring, with the probability of ``Neighbours``, the same whether the server lies."""
+        if self.neighbours(parties) is None or self.ring is None:
+            return self.recovery.tolerated(parties, lies)
+        return min(self.ring.colluding(parties), parties - 2)
+
+    def circles(self, parties: int, session: bytes) -> Mapping[int, Parties]:
+        """For each party the members of its circle, in order of their numbers: their places are those of shares."""
+        return _circles(parties, self.neighbours(parties), session)
+
+    def key_bytes(self, parties: int) -> int:
+        """What a party sends beside its upload: its key of the round, and in a ring the session that orders it."""
+        return SIZE if self.neighbours(parties) is None else 2 * SIZE
+
+    def _losing(self, parties: int) -> int:
+        return 0 if self.ring is None else self.ring.losing(parties)
+
+
+@lru_cache(maxsize=64)
+def _circles(parties: int, neighbours: int | None, session: bytes) -> Mapping[int, Parties]:
+    everybody = tuple(range(parties))
+    if neighbours is None:
+        return dict.fromkeys(everybody, everybody)
+    return {party: tuple(sorted((party, *others))) for party, others in ring(everybody, neighbours, session).items()}
+
+
 class RoundSecrets:
     """A party's secrets of one round; no copy has them.
 
@@ -177,8 +241,12 @@ def share(secrets: Sequence[bytes], needed: int, parties: int, insecure_seed: Se
     return code.share(limbs.unsqueeze(0), masks)
 
 
-def reconstruct(shares: Tensor, holders: Sequence[int], needed: int, parties: int) -> list[bytes]:
+def reconstruct(
+    shares: Tensor, holders: Sequence[int], needed: int, parties: int, names: Sequence[Parties] | None = None
+) -> list[bytes]:
     """The n secrets from the shares (holders, n, LIMBS) of at least ``needed`` holders.
+
+    ``names``: by secret the parties at the places ``holders``; None: the holders themselves.
 
     Raises:
         ConfigurationError: from fewer.
@@ -187,10 +255,42 @@ def reconstruct(shares: Tensor, holders: Sequence[int], needed: int, parties: in
     refuse_outside(shares.unbind(0), holders, "shares", FIELD.modulus)
     code = LagrangeCode(FIELD, 1, needed - 1, parties)
     values = code.decode(shares, holders, 1)[0]
-    try:
-        return to_bytes(values)
-    except ValueError as error:
-        raise MalformedMessage(f"what parties {list(holders)[:needed]} have revealed is wrong: {error}") from error
+    secrets = []
+    for number, limbs in enumerate(values):
+        who = holders if names is None else names[number]
+        try:
+            secrets += to_bytes(limbs.unsqueeze(0))
+        except ValueError as error:
+            raise MalformedMessage(f"what parties {list(who)[:needed]} have revealed is wrong: {error}") from error
+    return secrets
+
+
+def seeds_of(
+    revealed: Sequence[Tensor], holders: Sequence[int], circles: Mapping[int, Parties], needed: int
+) -> dict[int, bytes]:
+    """By owner the secret of which these holders have revealed shares, each (circle, LIMBS) in order of its circle.
+
+    The secret is 32 zero bytes for an owner that has shared none.
+
+    Raises:
+        ConfigurationError: if fewer than ``needed`` members of a circle are among the holders.
+        MalformedMessage: as ``reconstruct``.
+    """
+    shares = torch.stack(list(revealed))  # (holders, circle, LIMBS)
+    rows = {holder: row for row, holder in enumerate(holders)}
+    alike: dict[Parties, list[int]] = {}  # owners by the places of the shares that there are
+    for owner, circle in circles.items():
+        places = tuple(place for place, member in enumerate(circle) if member in rows)
+        alike.setdefault(places[:needed], []).append(owner)
+    seeds: dict[int, bytes] = {}
+    for places, owners in alike.items():
+        members = [tuple(circles[owner][place] for place in places) for owner in owners]
+        at_holder = torch.tensor([[rows[member] for member in some] for some in members])
+        of_owner = [[circles[m].index(owner) for m in some] for owner, some in zip(owners, members, strict=True)]
+        given = shares[at_holder, torch.tensor(of_owner)].transpose(0, 1)
+        secrets = reconstruct(given, places, needed, len(circles[owners[0]]), members)
+        seeds.update(zip(owners, secrets, strict=True))
+    return seeds
 
 
 @dataclass
@@ -206,10 +306,18 @@ class Vault:
         masked: by (party, round), the called parties with whom a hosted party has masked its upload.
         signed: by (party, round), the set of survivors that a hosted party has signed.
         needed: t.
+        answers: how many parties have to be called and included.
+        circles: for each party, among whom its secrets are shared.
+        session: in a ring, the bytes that order it; empty: every two called parties share a mask.
+        keyed: the parties that have keys of the period.
     """
 
     rounds: range = range(0)
     needed: int = 1
+    answers: int = 1
+    circles: Mapping[int, Parties] = field(default_factory=dict)
+    session: bytes = b""
+    keyed: frozenset[int] = frozenset()
     secrets: dict[tuple[int, int], RoundSecrets] = field(default_factory=dict, repr=False)
     publics: dict[int, bytes] = field(default_factory=dict, repr=False)
     shares: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
@@ -228,12 +336,14 @@ class Vault:
                 self.secrets[party, round] = RoundSecrets(drawn[:SIZE], drawn[SIZE:])
             self.publics[party] = b"".join(self.secrets[party, round].pair.public for round in self.rounds)
 
-    def shares_of(self, party: int, needed: int, parties: int, insecure_seed: Sequence[Any] | None) -> list[bytes]:
-        """The shares of a party's secrets for every receiver; the party's own shares are kept."""
+    def shares_of(self, party: int, insecure_seed: Sequence[Any] | None) -> dict[int, bytes]:
+        """The shares of a party's secrets by member of its circle; the party's own shares are kept."""
         seeds = [seed for round in self.rounds for seed in self.secrets[party, round].seeds]
-        shares = share(seeds, needed, parties, insecure_seed)
-        self.shares[party, party] = shares[party].view(len(self.rounds), 2, LIMBS)
-        return [piece.numpy().astype("<u4").tobytes() for piece in shares]
+        circle = self.circles[party]
+        shares = share(seeds, self.needed, len(circle), insecure_seed)
+        self.shares[party, party] = shares[circle.index(party)].view(len(self.rounds), 2, LIMBS)
+        packed = shares.numpy().astype("<u4")
+        return {member: piece.tobytes() for member, piece in zip(circle, packed, strict=True)}
 
     def keep(self, holder: int, owner: int, shares: bytes) -> None:
         """Keep the shares that a hosted party has received."""
@@ -245,6 +355,14 @@ class Vault:
         start = (round - self.rounds.start) * SIZE
         return self.publics[party][start : start + SIZE]
 
+    def partners(self, party: int, called: Sequence[int]) -> Sequence[int]:
+        """With whom a party masks its upload, itself included: with those that are called.
+
+        In a ring these are all members of its circle that have keys. Masks with absent ones are removed as those with
+        lost ones, so that a server gains nothing if it calls a party and tells its neighbours that it does not.
+        """
+        return [m for m in self.circles[party] if m in self.keyed] if self.session else called
+
     def sign(self, party: int, survivors: Survivors, signer: Signer) -> bytes:
         """A hosted party's signature of the survivors of a round; of one set a round.
 
@@ -252,7 +370,7 @@ class Vault:
             RuntimeError: for a set that the party refuses, and for another set than the one that it has signed.
         """
         round = survivors.round
-        survivors.refuse(party, self.masked.get((party, round)), self.needed)
+        survivors.refuse(party, self.masked.get((party, round)), self.answers)
         first = self.signed.setdefault((party, round), survivors)
         if first != survivors:
             raise RuntimeError(
@@ -281,19 +399,25 @@ class Vault:
 
         Raises:
             ValueError: for a round that has been masked: its words must never be used again.
-            RuntimeError: for fewer than t called parties, whose secrets could all be uncovered; for a called party
-                whose round keys are not authenticated yet.
+            RuntimeError: for too few called parties, whose secrets could all be uncovered; for a party to share masks
+                with whose round keys are not authenticated yet.
         """
         if (party, round) in self.masked:
             raise ValueError(
                 f"party {party} has masked round {round}, and the keystream of a round must never be used twice"
             )
-        if len(called) < self.needed:
+        if len(called) < self.answers:
             raise RuntimeError(
                 f"party {party} sends no upload in round {round}: {len(called)} parties are called, and at least "
-                f"{self.needed} have to be"
+                f"{self.answers} have to be"
             )
-        for other in called:
+        if strangers := [other for other in called if self.session and other not in self.keyed]:
+            raise RuntimeError(
+                f"party {party} sends no upload in round {round}: party {strangers[0]} is called and has no keys of "
+                "this period"
+            )
+        partners = self.partners(party, called)
+        for other in partners:
             if (party, other) not in self.shares:  # they show whose the round keys are
                 raise RuntimeError(
                     f"party {party} sends no upload in round {round}: the seed shares of party {other} have not "
@@ -301,16 +425,18 @@ class Vault:
                 )
         self.masked[party, round] = tuple(called)
         secrets = self.secrets[party, round]
-        masks = pair_masks(party, secrets, {m: self.public(m, round) for m in called}, bits)
-        masks.add_to(values, called, names, round)
+        masks = pair_masks(party, secrets, {m: self.public(m, round) for m in partners}, bits, self.session)
+        masks.add_to(values, partners, names, round)
         own_mask(secrets.seeds[1], names).add_to(values.reshape(-1), round)
         if bits < 8 * values.itemsize:  # an upload has the bits of the ring, as its leg says
             values &= WORD(2**bits - 1)
 
 
-def pair_masks(party: int, secrets: RoundSecrets, publics: Mapping[int, bytes], bits: int) -> PairMasks:
-    """A party's masks of a round with the other called parties, whose round keys these are."""
-    session = sha256(b"".join(publics[m] for m in sorted(publics))).digest()
+def pair_masks(
+    party: int, secrets: RoundSecrets, publics: Mapping[int, bytes], bits: int, session: bytes = b""
+) -> PairMasks:
+    """A party's masks of a round with others, whose round keys these are; in a ring, under its session."""
+    session = session or sha256(b"".join(publics[m] for m in sorted(publics))).digest()
     return PairMasks(PairKeys(party, secrets.pair, publics, session), bits)
 
 
@@ -332,6 +458,8 @@ def unmask(
     bits: int,
     names: MaskNames,
     round: int,
+    circles: Mapping[int, Parties] | None = None,
+    session: bytes = b"",
 ) -> None:
     """Remove the masks that did not cancel from the survivors' sum, in place.
 
@@ -343,6 +471,8 @@ def unmask(
         bits: of the ring.
         names: of the masks.
         round: its number.
+        circles: in a ring, with whom each party has shared masks; None: all with all.
+        session: of the ring.
 
     References:
         Bonawitz et al. 2017, section 4, round 3.
@@ -353,7 +483,8 @@ def unmask(
     secrets = {party: RoundSecrets(x, bytes(SIZE)) for party, x in lost.items()}
     everybody = {**publics, **{party: own.pair.public for party, own in secrets.items()}}
     for party, own in secrets.items():  # the lost party would have subtracted these masks
-        masks = pair_masks(party, own, everybody, bits)
-        total += masks.mask_of((party, *sorted(survivors)), names, round, total.shape)
+        circle = everybody.keys() if circles is None else {*circles[party]} & everybody.keys()
+        masks = pair_masks(party, own, {m: everybody[m] for m in circle}, bits, session)
+        total += masks.mask_of((party, *sorted(survivors.keys() & circle)), names, round, total.shape)
     if bits < 8 * total.itemsize:
         total &= WORD(2**bits - 1)

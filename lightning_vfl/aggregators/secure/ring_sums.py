@@ -9,7 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.aggregators.secure.recovery import WORD, Recovery, reconstruct, round_masks, unmask
+from lightning_vfl.aggregators.messages import common
+from lightning_vfl.aggregators.secure.recovery import WORD, Sharing, round_masks, seeds_of, unmask
+from lightning_vfl.crypto.keys import SIZE
+from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.types import Parties, Roll, Roster
 from lightning_vfl.wire import Message, ServerView
 
@@ -84,16 +87,16 @@ class RingSums:
     Args:
         layout: which sums there are.
         bits: of the ring, at most 32.
-        recovery: how the masks of lost parties are removed; None: they are not.
+        sharing: how the masks of lost parties are removed; None: they are not.
     """
 
     layout: Literal["sum", "segments"]
     bits: int
-    recovery: Recovery | None
+    sharing: Sharing | None
 
     def needed(self, parties: int) -> int:
         """How many parties have to answer in the last leg."""
-        return 1 if self.recovery is None else self.recovery.needed(parties)
+        return 1 if self.sharing is None else self.sharing.answers(parties)
 
     def add(self, pieces: "Sequence[UInts]") -> "UInts":
         """The sum of at least one piece, in the ring."""
@@ -106,10 +109,19 @@ class RingSums:
 
     def recover(self, total: "UInts", keys: Message, revealed: Message, view: ServerView) -> None:
         """Remove the masks that did not cancel from the sum of the included parties' uploads, in place."""
+        if self.sharing is None:
+            return
         parties = view.roster.parties
-        seeds = reconstruct(torch.stack(revealed.pieces), revealed.senders, self.needed(parties), parties)
-        included, called = view.roll.included, view.roll.called
-        survivors = {m: seeds[m] for m in range(parties) if included[m]}
-        lost = {m: seeds[m] for m in range(parties) if called[m] and not included[m]}
-        publics = {m: piece.numpy().tobytes() for m, piece in zip(keys.senders, keys.pieces, strict=True)}
-        unmask(total, survivors, lost, publics, self.bits, round_masks(view.names, view.rows), view.names.round)
+        told = {m: piece.numpy().tobytes() for m, piece in zip(keys.senders, keys.pieces, strict=True)}
+        session = common(content[SIZE:] for content in told.values()) or b""
+        if others := [m for m, content in told.items() if content[SIZE:] != session]:
+            raise MalformedMessage(f"party {others[0]} names another order of the ring than most; send the keys again")
+        circles = self.sharing.circles(parties, session)
+        seeds = seeds_of(revealed.pieces, revealed.senders, circles, self.sharing.threshold(parties))
+        included = view.roll.included_parties
+        survivors = {m: seeds[m] for m in included}
+        # in a ring, parties that are not called may have keys, and the others have masked with them
+        lost = {m: seed for m, seed in seeds.items() if m not in survivors and any(seed)}
+        publics = {m: content[:SIZE] for m, content in told.items()}
+        names = round_masks(view.names, view.rows)
+        unmask(total, survivors, lost, publics, self.bits, names, view.names.round, circles, session)

@@ -172,10 +172,10 @@ def handed_on(signers, told, who):
 
 def test_t_signatures_of_one_set_are_enough_and_fewer_are_not(signers):
     verify, told = {m: signer.public for m, signer in signers.items()}, survivors()
-    told.refuse_unsigned(0, handed_on(signers, told, (0, 1, 2)), verify, 3)
+    told.refuse_unsigned(0, handed_on(signers, told, (0, 1, 2)), verify, 3, range(4))
     for few in (None, handed_on(signers, told, ()), handed_on(signers, told, (0, 2))):
         with pytest.raises(RuntimeError, match=r"party 0 reveals nothing in round 3: .* and 3 signatures are needed"):
-            told.refuse_unsigned(0, few, verify, 3)
+            told.refuse_unsigned(0, few, verify, 3, range(4))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_signature_of_something_else_is_refused_and_the_signer_named(signers, 
     wrong = handed_on(signers, other, (2,))
     mixed = Message(signed.kind, "server", (0, 1, 2), (*signed.pieces, *wrong.pieces))
     with pytest.raises(RuntimeError, match="the signature of party 2 is not on the set"):
-        told.refuse_unsigned(0, mixed, verify, 3)
+        told.refuse_unsigned(0, mixed, verify, 3, range(4))
 
 
 def test_malformed_signatures_are_refused_and_the_signer_named(signers):
@@ -202,10 +202,10 @@ def test_malformed_signatures_are_refused_and_the_signer_named(signers):
     signed = handed_on(signers, told, (0, 1, 2))
     for piece in (signed.pieces[2][:63], signed.pieces[2].to(torch.int64), signed.pieces[2].view(8, 8), torch.zeros(0)):
         with pytest.raises(RuntimeError, match="the signature of party 2 is not on the set"):
-            told.refuse_unsigned(0, replace(signed, pieces=(*signed.pieces[:2], piece)), verify, 3)
+            told.refuse_unsigned(0, replace(signed, pieces=(*signed.pieces[:2], piece)), verify, 3, range(4))
     for senders in ((0, 1, 1), (0, 1, 3), (0, 1, 7)):
         with pytest.raises(RuntimeError, match=f"it was handed a signature of party {senders[2]}, which is not among"):
-            told.refuse_unsigned(0, replace(signed, senders=senders), verify, 3)
+            told.refuse_unsigned(0, replace(signed, senders=senders), verify, 3, range(4))
 
 
 def test_a_party_answers_for_the_set_that_it_has_signed_and_for_no_other():

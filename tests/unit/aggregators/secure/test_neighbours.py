@@ -95,6 +95,7 @@ def test_how_many_neighbours(settings, parties, k):
         ({"colluders": -0.1}, "colluders of neighbours must be"),
         ({"failure": 1.0}, "failure of neighbours must be"),
         ({"smallest": 0}, "smallest of neighbours must be"),
+        ({"dropouts": 1.0}, "dropouts of neighbours must be"),
         ({"degree": 3}, "neighbours must be auto, all or"),
         (7, "neighbours must be auto, all or"),
     ],
@@ -138,9 +139,11 @@ def test_small_sums_send_no_commitments_and_large_ones_count_them():
         assert all(leg.bytes.tolist() == [32 * (parties - 1)] * parties for leg in legs)
 
 
-def test_with_recovery_every_pair_shares_a_mask():
-    layer = SecureLayer(recovery=Recovery(), neighbours=Neighbours())
-    assert layer.shared_with(64) is None
+@pytest.mark.parametrize(("threshold", "k"), [("auto", 32), (43, None)])
+def test_an_explicit_threshold_counts_all_parties_and_every_pair_shares_a_mask(threshold, k):
+    layer = SecureLayer(recovery=Recovery(threshold), neighbours=Neighbours())
+    assert layer.masked_with(64) == k
+    assert layer.shared_with(64) == 22  # masks of updates, which nobody recovers
 
 
 def test_the_summary_says_how_many_may_collude_and_with_which_probability():
