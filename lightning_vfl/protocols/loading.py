@@ -81,13 +81,14 @@ def hand_out_again(checkpoint: Mapping[str, Any]) -> None:
 
 
 def start_of(module: Any) -> dict[str, Any]:
-    """What a resumed fit must find when its training starts: who does not learn, and the states of the generators.
+    """What a resumed fit must find when its training starts: who does not learn, metrics, states of the generators.
 
     ``parameters`` without gradients and normalisations without running ``moments`` are there by name.
     """
     states = generator_states(module.device)
     return {
         "generators": everywhere(states) if module.joint else [states],
+        "metrics": {name: value.cpu() for name, value in module.trainer.callback_metrics.items()},
         "parameters": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
         "moments": [name for name, one in module.named_modules() if getattr(one, "track_running_stats", None) is False],
     }
@@ -113,6 +114,7 @@ def start_again(module: Any, start: Mapping[str, Any]) -> None:
     for name, one in module.named_modules():
         if hasattr(one, "track_running_stats"):
             one.track_running_stats = name not in start["moments"]
+    module.trainer._logger_connector._callback_metrics.update(start["metrics"])
     if module.global_rank < len(start["generators"]):  # the checkpoint may be of fewer processes
         set_generator_states(start["generators"][module.global_rank], module.device)
 
@@ -121,13 +123,32 @@ def continue_loops(trainer: Any) -> None:
     """Let the loops of a resumed training go on as they would have gone on, where Lightning's do not.
 
     With ``max_steps``, Lightning takes a checkpoint of the end of an epoch for one of its middle: it ends the epoch
-    again, and leaves out the next one.
+    again, and leaves out the next one. A schedule such as ReduceLROnPlateau is stepped after checkpoints are saved:
+    Lightning leaves out the step that was due, and the one at the end of the epoch in which a fit is resumed.
     """
     epochs = trainer.fit_loop
+    batches = epochs.epoch_loop
+    if batches.restarted_on_train_batch_end:
+        batches.update_lr_schedulers("step", update_plateau_schedulers=True)
+        configs = trainer.lr_scheduler_configs
+        by_score = [config for config in configs if config.reduce_on_plateau and config.interval == "epoch"]
+        if by_score and batches.batch_progress.is_last_batch:
+            rank_zero_warn(
+                f"the checkpoint is of the last round of an epoch, before its validation, which is not repeated: "
+                f"{type(by_score[0].scheduler).__name__} goes on without a score of this epoch, unlike a fit without "
+                "the interruption; resume from a checkpoint after the validation"
+            )
+    ended = epochs.restarted_on_epoch_end or epochs.resumed_on_epoch_end
     if epochs.restarted_on_epoch_end:
         epochs.epoch_progress.increment_completed()
         epochs.reset_restart_stage()
         _Loop.restarting.fset(epochs, False)  # type: ignore[attr-defined]  # of a property
+    if ended and batches._num_ready_batches_reached():
+        progress = epochs.epoch_progress.current
+        progress.completed -= 1  # the step belongs to the epoch that has ended
+        batches.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+        progress.completed += 1
+    epochs._restarting = False  # Lightning steps such a schedule at the end of an epoch that is not restarted
 
 
 def everywhere(value: Any) -> list[Any]:

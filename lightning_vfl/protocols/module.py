@@ -1,7 +1,7 @@
 """VFLModule: the base class of protocols, with the steps and hooks that Lightning calls."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from inspect import isfunction
 from math import nan
@@ -263,8 +263,8 @@ class VFLModule(MessageRounds):
     def on_train_start(self) -> None:
         """Refuse unsuitable optimisers and loaders; store the number of mini-batches of a pass."""
         if self.resumed_start is not None and self.trainer.ckpt_path is not None:
-            continue_loops(self.trainer)
             start_again(self, self.resumed_start)  # after all callbacks have frozen what they freeze, and have drawn
+            continue_loops(self.trainer)
         self.resumed_start = None
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)

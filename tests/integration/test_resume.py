@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import BaseFinetuning, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import BaseFinetuning, EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_vfl import AsyncVFL, SplitVFL
@@ -292,6 +292,59 @@ def test_resume_from_a_checkpoint_at(tmp_path, last, ends):
         for stage in ("fit", "validation"):  # Lightning repeats its sanity check
             assert one.books.rounds[stage] == again.books.rounds[stage]
         assert t.callback_metrics.keys() == u.callback_metrics.keys()
+
+
+PLATEAU = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, factor=0.5, patience=0, threshold=0.5)
+
+
+class ByStep(SplitVFL):
+    """The rate follows the loss of every second step."""
+
+    def configure_optimizers(self):
+        optimizer = SGD(self.parameters())
+        schedule = {"scheduler": PLATEAU(optimizer), "interval": "step", "frequency": 2, "monitor": "train/loss"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+
+@pytest.mark.parametrize("ends", [{"max_epochs": 5}, {"max_steps": 4 * STEPS + 4, "max_epochs": -1}], ids=str)
+@pytest.mark.parametrize(
+    ("save", "by_step"), [("steps", False), ("steps", True), ("validation", False), ("epoch", False)]
+)
+def test_the_rate_of_a_resumed_fit_follows_the_scores(tmp_path, save, ends, by_step):
+    """After the last step of an epoch, whose validation is not repeated, the rate has no score, and that is told."""
+    saver = ModelCheckpoint(
+        tmp_path,
+        "{step}",
+        save_top_k=-1,
+        every_n_train_steps=3 if save == "steps" else None,
+        save_on_train_epoch_end=save == "epoch",
+    )
+
+    def fitted(ckpt_path=None):
+        torch.manual_seed(0)
+        settings = {} if by_step else {"optimizer": SGD, "lr_scheduler": PLATEAU}
+        one = (ByStep if by_step else SplitVFL)(Mean(), bottom=dropping, width=5, seed=0, **settings)
+        stops = EarlyStopping("val/loss", patience=9)
+        callbacks = [Curve(), stops, *([saver] if ckpt_path is None else [])]
+        one, t, _ = fit(tmp_path, ckpt_path, make=lambda: one, callbacks=callbacks, **ends)
+        return {
+            "weights": one.state_dict(),
+            "rate": t.optimizers[0].param_groups[0]["lr"],
+            "schedule": t.lr_scheduler_configs[0].scheduler.state_dict(),
+            "stops": stops.state_dict(),
+        }
+
+    whole = fitted()
+    assert whole["rate"] <= 0.05 / 4
+    for step in range(3, 4 * STEPS + 1, 3) if save == "steps" else range(STEPS, 4 * STEPS, STEPS):
+        path = tmp_path / f"step={step}.ckpt"
+        if by_step and step % STEPS == 0:
+            assert same(fitted(path)["weights"], whole["weights"]), step
+        elif save == "steps" and step % STEPS == 0:
+            with pytest.warns(UserWarning, match="ReduceLROnPlateau goes on without a score of this epoch"):
+                fitted(path)
+        else:
+            assert same(fitted(path), whole), step
 
 
 def test_another_batch_size_in_the_middle_of_an_epoch_is_refused(whole, tmp_path):
