@@ -322,14 +322,6 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
         """Whether this process has the labels."""
         return self.seat is None or self.copies or self.seat.party == self.labels_at
 
-    @classmethod
-    def refuse_seats(cls) -> None:
-        """Refuse data that are not divided between processes; default: all data are.
-
-        Raises:
-            ConfigurationError: naming what to use instead.
-        """
-
     def take_seat(
         self,
         seat: Seat,
@@ -342,7 +334,6 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
         Raises:
             ConfigurationError: after ``setup``, and for parties that are not those of the data.
         """
-        self.refuse_seats()
         if self._records:
             raise ConfigurationError("the records are set up already; call take_seat before setup")
         self.seat = seat

@@ -81,17 +81,7 @@ def paths_of(tables: Mapping[str, str | Path], folder: str | Path | None) -> dic
     Args:
         tables: party -> its file.
         folder: in which relative names are looked up; None: the working folder.
-
-    Raises:
-        ConfigurationError: for what is no mapping of names of files, such as a pandas frame.
     """
-    refuse_other_tables(tables)
-    for party, path in tables.items():
-        if not isinstance(path, str | Path):
-            raise ConfigurationError(
-                f"tables must name the file of party '{party}'; got a {type(path).__name__}; write it first, a pandas "
-                f"frame with frame.to_parquet('{party}.parquet'), and give that name"
-            )
     return {party: Path(folder or ".") / path for party, path in tables.items()}
 
 

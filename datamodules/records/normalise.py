@@ -298,6 +298,13 @@ class OwnBounds(Normaliser):
         raise ConfigurationError("bounds of named columns need the names of the columns; see of_columns")
 
 
+def of_party(normaliser: Normaliser, party: str) -> Normaliser:
+    """The normaliser in a process that knows the columns of this party alone."""
+    if isinstance(normaliser, Given) and isinstance(normaliser.low, Mapping):
+        return OwnBounds(normaliser, party)
+    return normaliser
+
+
 def _pairs(low: float | Mapping[str, float] | None, high: float | Mapping[str, float] | None) -> dict[str, Bounds]:
     """Column name -> bounds of the column; the name "" stands for all columns; empty if no bounds are given.
 

@@ -31,7 +31,7 @@ class WorkFolder:
     def __init__(self, inside: str | Path | None) -> None:
         if inside is not None:
             Path(inside).mkdir(parents=True, exist_ok=True)
-        self.path = Path(mkdtemp(prefix="lightning-vfl-", dir=inside))
+        self.path = Path(mkdtemp(prefix="lightning-vfl-", dir=inside)).absolute()
         finalize(self, _remove, self.path, os.getpid())
 
 

@@ -38,8 +38,10 @@ class ParquetFile:
         self.path = path
         self.party = party
         self._index: Any = None
+        self._written: tuple[int, int] | None = None
         with self._open() as file:
             self._index = file.metadata
+            self._written = self._size_and_time()
             schema = file.schema_arrow
         self.kinds: Mapping[str, Any] = {field.name: field.type for field in schema}
         index = (schema.pandas_metadata or {}).get("index_columns", [])  # pandas makes no columns of these
@@ -155,6 +157,10 @@ class ParquetFile:
         import pyarrow.parquet as pq
 
         try:
+            if self._written not in (None, self._size_and_time()):  # its index would be that of other values
+                raise ConfigurationError(
+                    f"{self.path} of party '{self.party}' has changed while it was used; start again"
+                )
             # opened anew with the index that is known: pages that stay mapped count as memory of the process
             with pq.ParquetFile(self.path, metadata=self._index, memory_map=True) as file:
                 yield file
@@ -162,6 +168,10 @@ class ParquetFile:
             raise ConfigurationError(
                 f"{self.path} of party '{self.party}' cannot be read as Parquet ({error}); correct the path or the file"
             ) from error
+
+    def _size_and_time(self) -> tuple[int, int]:
+        found = self.path.stat()
+        return found.st_size, found.st_mtime_ns
 
     def _statistics(self, name: str) -> "Iterator[tuple[int, Any]]":
         """Each row group and what the file's index says of a column in it, None where it says nothing."""
@@ -176,8 +186,8 @@ def check_lengths(files: Sequence[ParquetFile]) -> None:
     Raises:
         ConfigurationError: for files without rows, or with more or fewer than the first file.
     """
-    first = files[0]
     for file in files:
+        first = files[0]
         if not len(file):
             raise ConfigurationError(f"{file.path} of party '{file.party}' has no rows; give a file with records")
         if len(file) != len(first):

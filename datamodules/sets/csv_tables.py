@@ -18,32 +18,30 @@ from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Seat
 
-from ..base import VerticalDataModule
-from ..partitioners.partition import Partitioner, Views
+from ..partitioners.partition import Views
 from ..record_splits import RecordSplit
 from ..records.column_encoder import Unseen
 from ..records.extra_records import not_joined, prepared
 from ..records.feature_stores import FeatureStore
-from ..records.frames import files_of_frames
+from ..records.frames import Frame, files_of_frames
 from ..records.grouped_tables import check_names
-from ..records.joined_tables import TableReader, paths_of, refuse_other_tables
-from ..records.layout import Layout
+from ..records.joined_tables import TableReader, paths_of
 from ..records.modal_columns import modal_settings
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
 from ..records.number_files import refuse_stored
-from ..records.party_tables import by_party, csv_forms, listed
+from ..records.party_tables import listed
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
 from ..records.weight_of_evidence import PUBLIC
-from ..split import check_shares
 from .prepared_tables import PreparedTables, text_columns
 from .seated_tables import SeatedTables
+from .tables_of_parties import TablesOfParties
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class CSVTables(VerticalDataModule):
+class CSVTables(TablesOfParties):
     """One table for each party, a file or a frame, with record ids in each of them, and labels in one.
 
     Records are joined on their ids, in sorted order, so the order of rows in a file does not matter. The features of
@@ -124,8 +122,8 @@ class CSVTables(VerticalDataModule):
             columns or classes than those that the model was trained on.
     """
 
-    own_files = True
     _files: SeatedTables | None = None
+    cached = ("_prepared",)
     data_settings = (
         "task",
         "overlap",
@@ -179,7 +177,18 @@ class CSVTables(VerticalDataModule):
                     f"decimal {decimal} needs preprocess, which reads numbers; give preprocess: auto"
                 )
             self.steps = self.steps.with_decimals(decimal, tables)
-        super().__init__(**loader)
+        super().__init__(
+            tables,
+            label_party,
+            id_column=id_column,
+            data_dir=data_dir,
+            separator=separator,
+            encoding=encoding,
+            val_share=val_share,
+            test_share=test_share,
+            work_dir=work_dir,
+            **loader,
+        )
         if task not in ("classification", "regression"):
             raise ConfigurationError(f"task '{task}' is unknown; use classification or regression")
         if overlap not in ("inner", "keep"):
@@ -194,8 +203,6 @@ class CSVTables(VerticalDataModule):
             raise ConfigurationError(
                 f"with groups the tables must be the parties; leave out {type(self.partitioner).__name__} or groups"
             )
-        check_shares(val_share, test_share)
-        refuse_other_tables(tables)
         self.pictures = pictures
         self.texts = texts
         self.modal = modal_settings(pictures, texts, tables)
@@ -207,24 +214,23 @@ class CSVTables(VerticalDataModule):
                 )
         self.label_counts = label_counts
         self._check_counted(label_party, label_column, task)
-        self.label_party = label_party
         self.label_column = label_column
         self.label_copies = tuple(label_copies)
         if unknown := [party for party in self.label_copies if party not in tables]:
             raise ConfigurationError(
                 f"label_copies names '{unknown[0]}', which has no table; {nearest(unknown[0], tables)}"
             )
-        self.id_columns = by_party("id_column", id_column, {**tables, label_party: ""}, "id")
-        files, self._frames = files_of_frames(tables, self.id_columns, work_dir)
-        self.tables = paths_of(files, data_dir)
         # pictures lie beside the table that names them; those of a frame in data_dir
-        beside = {party: Path(data_dir or ".") for party, table in tables.items() if table is not files[party]}
+        beside = {party: Path(data_dir or ".") for party, table in tables.items() if isinstance(table, Frame)}
         self.folders = {party: path.parent for party, path in self.tables.items()} | beside
         if extra is not None and not isinstance(extra, Mapping):
             raise ConfigurationError(
                 f"extra must be a dictionary from party to file or frame; got a {type(extra).__name__}"
             )
-        again = {party: files[party] if table is tables.get(party) else table for party, table in (extra or {}).items()}
+        again = {
+            party: self.tables[party] if isinstance(table, Frame) and table is tables.get(party) else table
+            for party, table in (extra or {}).items()
+        }
         self._check_extra(again)
         more, self._extra_frames = files_of_frames(again, self.id_columns, work_dir, "extra")
         self.extra = paths_of(more, data_dir)
@@ -232,19 +238,11 @@ class CSVTables(VerticalDataModule):
         self.overlap = overlap
         self.categorical = tuple(categorical)
         self.unseen = Unseen(unseen)
-        self.forms = csv_forms({**tables, label_party: ""}, separator, encoding)
         self.new_records = new_records
         self.sample_weight = sample_weight
-        self.work_dir = work_dir
         self.public_categories = public_categories
-        self.val_share = val_share
-        self.test_share = test_share
         self.split = split
         self._said: set[str] = set()
-
-    @property
-    def layout(self) -> Layout:
-        return self._source.layout
 
     @property
     def classes(self) -> tuple[int | str, ...]:
@@ -272,6 +270,10 @@ class CSVTables(VerticalDataModule):
         return self.overlap != "keep" and not self.groups
 
     @property
+    def has_classes(self) -> bool:
+        return self.task == "classification"
+
+    @property
     def label_columns(self) -> tuple[str, ...]:
         """The columns of the labels."""
         return self.targets or (str(self.label_column),)
@@ -283,9 +285,6 @@ class CSVTables(VerticalDataModule):
     @property
     def party_groups(self) -> tuple[tuple[int, ...], ...]:
         return self._prepared.form.groups if self.groups else self.partitioner.groups(len(self.party_shapes))
-
-    def default_partitioner(self) -> Partitioner:
-        return Views()
 
     def default_normaliser(self) -> Normaliser:
         return StandardiseNumbers() if self.preprocess else Standardise()
@@ -418,10 +417,6 @@ class CSVTables(VerticalDataModule):
     def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedTables:
         names = self.party_names if party_names is None else party_names
         return SeatedTables(self, seat, names, self.labels_at, self.copies)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the tables, which another process reads anew if it needs them."""
-        return {name: value for name, value in self.__dict__.items() if name != "_prepared"}
 
     @property
     def _source(self) -> PreparedTables | SeatedTables:

@@ -7,7 +7,6 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Seat
 
 from ..records.party_tables import kind_of, listed
-from .prepared_tables import features_beside
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,15 +57,15 @@ def check_parties(data: Any, seat: Seat, names: Sequence[str], labels_at: int | 
         )
 
 
-def refuse_features(data: Any, columns: Collection[Any]) -> None:
-    """Accept the columns of a table of labels that is no party of the federation.
+def refuse_features(label_party: str, features: Collection[str]) -> None:
+    """Accept a table of labels that is no party of the federation.
 
     Raises:
-        ConfigurationError: if some are neither labels nor sample weights nor the split column.
+        ConfigurationError: if it has features.
     """
-    if more := features_beside(data, columns):
+    if features:
         raise ConfigurationError(
-            f"the table of label_party '{data.label_party}' has the further columns {listed(more)}, but it is no party "
+            f"the table of label_party '{label_party}' has the further columns {listed(features)}, but it is no party "
             "of the federation; leave them out, or add the party"
         )
 

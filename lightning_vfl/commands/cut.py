@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lightning_vfl.commands.command import CLI, Command
-from lightning_vfl.datamodules import CSVTables, ParquetTables, Records, VerticalDataModule
+from lightning_vfl.datamodules import Records, VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.trained.predictions import write_table
 
@@ -76,12 +76,8 @@ def cut(data: VerticalDataModule, out: Path, ending: str = "parquet") -> list[st
         ConfigurationError: for data that are tables already, groups, records that some party does not hold, and a
             folder with such a recipe.
     """
-    if isinstance(data, CSVTables):
+    if data.own_files:
         raise ConfigurationError("these data are a table for each party already; give their recipe to the federation")
-    if isinstance(data, ParquetTables):
-        raise ConfigurationError(
-            "these data are a table for each party already; give the federation a recipe of CSVTables with these files"
-        )
     if (out / RECIPE).exists():
         raise ConfigurationError(f"{out / RECIPE} exists already; give another --out, or remove it")
     splits = _set_up(data)

@@ -19,7 +19,6 @@ from lightning_vfl.commands.alone import add_seat
 from lightning_vfl.commands.command import CLI, Command, with_both_spellings
 from lightning_vfl.commands.one_line import one_line
 from lightning_vfl.commands.run_config import RUNS
-from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.charter import Charter, Consent, SeatFile, Weights
 from lightning_vfl.federation.identity import Identity, load, paths
@@ -178,14 +177,12 @@ def _add_federation(parser: ArgumentParser) -> None:
 
 
 def _refuse_early(cli: CLI) -> None:
-    """Refuse, before a process starts, protocols and data that are not divided, and processes that cannot connect.
+    """Refuse, before a process starts, protocols that are not divided, and processes that cannot connect.
 
     Raises:
-        ConfigurationError: for such a protocol, such data, and if gRPC is not installed.
+        ConfigurationError: for such a protocol, and if gRPC is not installed.
     """
-    data, model = resolve_name(cli.given.data.class_path), resolve_name(cli.given.model.class_path)
-    if isinstance(data, type) and issubclass(data, VerticalDataModule):  # not a function that makes the data
-        data.refuse_seats()
+    model = resolve_name(cli.given.model.class_path)
     if isinstance(model, type):
         refuse_protocol(model)
     # importing it here would keep its threads from surviving a fork

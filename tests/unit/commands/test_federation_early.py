@@ -8,17 +8,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.identity import make_identity
 from tests.further import few
 
-BLOCKS = ["--config", "data/parquet_tables", "--config", "protocol/mean", "--data.tables={bank: bank.parquet}"]
-BLOCKS += ["--data.label_party", "bank", "--data.label_column", "y"]
 COMMANDS = ("federate --local", "serve federation.yaml", "party federation.yaml --name bank")
-
-
-@pytest.mark.parametrize("command", few(COMMANDS, COMMANDS[1]))
-def test_tables_that_are_read_in_blocks(monkeypatch, command):
-    """No file that the command names is there, so nothing has been read either."""
-    monkeypatch.setattr("lightning_vfl.commands.federation.start", lambda *_: pytest.fail("a process was started"))
-    with pytest.raises(ConfigurationError, match="ParquetTables are simulated in one process, not between processes"):
-        run([*command.split(), *BLOCKS])
 
 
 @pytest.mark.parametrize("command", few(COMMANDS, COMMANDS[0]))

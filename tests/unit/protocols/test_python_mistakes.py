@@ -2,7 +2,7 @@
 
 import warnings
 
-import pandas as pd
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,11 +18,11 @@ from tests.exported import one_registry
 from tests.subjects import Blobs, split, trainer
 
 
-def test_a_frame_in_the_place_of_a_file():
+def test_an_array_in_the_place_of_a_file():
     with pytest.raises(
-        ConfigurationError, match=r"file of party 'bank'; got a DataFrame; write it first, .*to_parquet"
+        ConfigurationError, match=r"tables must give party 'bank' a file or a frame of .*; got a ndarray; make a frame"
     ):
-        ParquetTables({"bank": pd.DataFrame({"id": [1]})}, "bank", "y")
+        ParquetTables({"bank": np.ones(3)}, "bank", "y")
 
 
 def test_one_metric_without_a_name():

@@ -15,7 +15,6 @@ from lightning_vfl.datamodules import ContiguousColumns, Given, ParquetTables, S
 from lightning_vfl.datamodules.records.parquet_file import ParquetFile
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.split_model import party_names, party_part
-from lightning_vfl.types import Seat
 from tests.subjects import split, trainer
 from tests.unit.datamodules.miniature import LONG_TABLES, write_parquet
 
@@ -401,11 +400,6 @@ def test_the_files_are_removed_with_the_last_records(folder, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
     del records, data
     assert not list(tmp_path.iterdir())
-
-
-def test_a_seat_is_refused():
-    with pytest.raises(ConfigurationError, match="simulated in one process, not between processes yet; use CSVTables"):
-        ParquetTables(**LONG_TABLES).take_seat(Seat(0))
 
 
 PROTOCOLS = {
