@@ -18,10 +18,11 @@ from .checks import Unusable, unusable
 from .feature_stores import FeatureStore
 from .layout import Layout, Part
 from .normalise import Normaliser
-from .number_files import NumberFile, WorkFolder
+from .number_files import NumberFile
 from .parquet_file import ParquetFile, check_classes
 from .records import Split, SplitName, VerticalRecords
 from .row_split import RowSplit
+from .work_folders import WorkFolder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from lightning_vfl.errors import ConfigurationError, reason
 
-from .number_files import WorkFolder
+from .work_folders import WorkFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa

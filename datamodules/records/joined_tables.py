@@ -12,9 +12,9 @@ from lightning_vfl.errors import ConfigurationError
 
 from .column_tables import ColumnTable, MemoryTable
 from .grouped_tables import refuse_shared_ids
-from .number_files import WorkFolder, work_folder
 from .party_tables import CSVForm, PartyTable, common_ids, kind_of, listed, plain_ids
 from .table_files import read_table, store_table
+from .work_folders import WorkFolder, work_folder
 
 if TYPE_CHECKING:
     import pandas as pd

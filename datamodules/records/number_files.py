@@ -1,68 +1,18 @@
 """Columns of numbers in a file, and the same numbers record by record, of which only what is read is in memory."""
 
-import os
-from collections.abc import Iterable
 from math import prod
 from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
-from weakref import finalize
 
 import numpy as np
 
-from lightning_vfl.errors import ConfigurationError
+from .work_folders import WorkFolder
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-_LARGE = 1 << 29  # bytes of files from which on tables stay on the disk; in memory they take about three times as much
 _ROWS = 1 << 16  # rows that are turned together: 23 MB of 90 float32 columns
 _AT_MOST = 1 << 12  # records read before a file is mapped anew, where they may be anywhere in it
-
-
-class WorkFolder:
-    """A new folder with an unused name, removed when nothing refers to this object any more, or at the end.
-
-    Args:
-        inside: the folder in which it is made; None: that of the system for temporary files.
-    """
-
-    def __init__(self, inside: str | Path | None) -> None:
-        if inside is not None:
-            Path(inside).mkdir(parents=True, exist_ok=True)
-        self.path = Path(mkdtemp(prefix="lightning-vfl-", dir=inside)).absolute()
-        finalize(self, _remove, self.path, os.getpid())
-
-
-def _remove(path: Path, owner: int) -> None:
-    if os.getpid() == owner:  # not a worker process, which has been forked
-        rmtree(path, ignore_errors=True)
-
-
-def work_folder(files: Iterable[Path], work_dir: str | Path | None) -> WorkFolder | None:
-    """A folder in which tables are prepared; None: they fit into memory.
-
-    Args:
-        files: the tables.
-        work_dir: the folder in which to make it; None: that of the system for temporary files, if the files have more
-            than 512 MB together.
-    """
-    small = sum(path.stat().st_size for path in files if path.is_file()) <= _LARGE
-    return None if work_dir is None and small else WorkFolder(work_dir)
-
-
-def refuse_stored(work: WorkFolder | None, partitioner: object) -> None:
-    """Refuse to divide the joined columns of tables that are prepared in a folder.
-
-    Raises:
-        ConfigurationError: naming the partitioner.
-    """
-    if work is not None:
-        raise ConfigurationError(
-            f"{type(partitioner).__name__} divides the joined columns in memory, but these tables are prepared on the "
-            "disk; leave the partitioner out, or use smaller files without work_dir"
-        )
 
 
 class MappedFile:

@@ -28,11 +28,11 @@ from ..records.grouped_tables import check_names
 from ..records.joined_tables import TableReader, paths_of
 from ..records.modal_columns import modal_settings
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
-from ..records.number_files import refuse_stored
 from ..records.party_tables import listed
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
 from ..records.weight_of_evidence import PUBLIC
+from ..records.work_folders import refuse_stored
 from .prepared_tables import PreparedTables, text_columns
 from .seated_tables import SeatedTables
 from .tables_of_parties import TablesOfParties

@@ -13,12 +13,12 @@ from lightning_vfl.types import Seat
 from ..partitioners.partition import Views
 from ..records.block_tables import BlockedTables, Columns
 from ..records.feature_stores import FeatureStore
-from ..records.number_files import WorkFolder
 from ..records.parquet_file import ParquetFile, check_lengths
 from ..records.records import Split, SplitName
 from ..records.repeated_ids import check_ids
 from ..records.row_split import RowSplit
 from ..records.table_files import parquet_file
+from ..records.work_folders import WorkFolder
 from .seated_blocks import SeatedBlocks
 from .tables_of_parties import TablesOfParties
 

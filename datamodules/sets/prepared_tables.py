@@ -26,7 +26,7 @@ from ..records.joined_tables import Joined, TableReader, TextColumns, check_labe
 from ..records.layout import Layout, Part
 from ..records.modal_columns import located
 from ..records.normalise import Normaliser, of_party
-from ..records.number_files import MappedFile, NumberFile, WorkFolder
+from ..records.number_files import MappedFile, NumberFile
 from ..records.party_tables import read_labels, read_targets, read_weights
 from ..records.records import Split, SplitName, VerticalRecords
 from ..records.scaled_tables import scale_tables
@@ -34,6 +34,7 @@ from ..records.steps_table import steps_table
 from ..records.table_form import TableForm, encode_tables, form_of
 from ..records.told_records import ALL, ToldRecords
 from ..records.weight_of_evidence import PUBLIC, LabelCounts
+from ..records.work_folders import WorkFolder
 from ..split import split_rows
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from lightning_vfl.datamodules.records.column_encoders import (
 )
 from lightning_vfl.datamodules.records.column_tables import StoredTable
 from lightning_vfl.datamodules.records.modal_columns import located
-from lightning_vfl.datamodules.records.number_files import NumberFile, WorkFolder
+from lightning_vfl.datamodules.records.number_files import NumberFile
 from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, listed, plain_ids
 from lightning_vfl.datamodules.records.table_files import read_table, store_table
+from lightning_vfl.datamodules.records.work_folders import WorkFolder
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Manifest, PartyHalf
 from lightning_vfl.limits import refuse_growth

@@ -9,8 +9,8 @@ import numpy as np
 
 from lightning_vfl.checks import positive
 from lightning_vfl.datamodules.records.grouped_tables import add_singles, refuse_shared_ids
-from lightning_vfl.datamodules.records.number_files import work_folder
 from lightning_vfl.datamodules.records.party_tables import by_party, common_ids, csv_forms, kind_of, plain_ids
+from lightning_vfl.datamodules.records.work_folders import work_folder
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.export.engines import Runner, open_program
 from lightning_vfl.export.manifest import Engine, Manifest, PartyHalf, ServerHalf

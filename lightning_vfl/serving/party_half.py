@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from lightning_utilities.core.rank_zero import rank_zero_only
 
-from lightning_vfl.datamodules.records.number_files import WorkFolder
 from lightning_vfl.datamodules.records.party_tables import CSVForm, csv_forms, kind_of
+from lightning_vfl.datamodules.records.work_folders import WorkFolder
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.engines import Runner, open_program
 from lightning_vfl.export.manifest import Engine, Kind, Manifest, PartyHalf, Protection

@@ -9,8 +9,9 @@ import torch
 
 from lightning_vfl.datamodules import VerticalRecords
 from lightning_vfl.datamodules.records.feature_stores import ColumnsInMemory
-from lightning_vfl.datamodules.records.number_files import NumberFile, WorkFolder
+from lightning_vfl.datamodules.records.number_files import NumberFile
 from lightning_vfl.datamodules.records.records import Request
+from lightning_vfl.datamodules.records.work_folders import WorkFolder
 from lightning_vfl.types import Joint
 
 N, SHAPES = 20, ((3,), (1, 2, 4), (1,))

@@ -79,7 +79,7 @@ def test_records_are_those_in_memory(folder, tmp_path, case):
 
 
 def test_large_files_are_prepared_on_the_disk_without_a_setting(folder, monkeypatch):
-    monkeypatch.setattr("lightning_vfl.datamodules.records.number_files._LARGE", 1000)
+    monkeypatch.setattr("lightning_vfl.datamodules.records.work_folders._LARGE", 1000)
     assert isinstance(ready(tables(folder, "bank")).records("train").table, MappedFile)
 
 
