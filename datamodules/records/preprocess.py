@@ -157,6 +157,7 @@ class Preprocess:
                 other_rows = _one_column([column[~trained[member]] for member, column in columns.items()])
                 chosen = choose_steps(values, self.decimals.get(next(iter(tables)), ""), party, other_rows)
                 kind, steps, note = str(chosen.kind), chosen.steps, chosen.note
+            missing = float(values.isna().mean())
             if steps is None:
                 encoders.append(LeftOut(name))
                 what = note or "left out"
@@ -164,8 +165,9 @@ class Preprocess:
                 of_column = None if counts is None else partial(counts, tuple(tables), name)
                 chain = fit_chain(steps, values, party, ranges, of_column)
                 encoders.append(chain)
+                missing = chain.missing(values, party)
                 what = f"{chain.describe()}{'; ' if note else ''}{note}"
-            rows.append(TableRow(party, name, kind, float(values.isna().mean()), what))
+            rows.append(TableRow(party, name, kind, missing, what))
         unused = [row for row in rows if row.column not in own]
         if unused and not any(encoder.names for encoder in encoders):
             told = "; ".join(f"{row.column}: {row.what}" for row in unused[:5])

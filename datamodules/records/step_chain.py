@@ -10,7 +10,7 @@ from .category_steps import FillText, OneHotCategories, OrdinalCategories
 from .column_encoder import ColumnEncoder
 from .column_steps import NumberStep, Reader, Step, TextFill, fields_of
 from .date_steps import DateParts
-from .number_steps import Fill, Log, Quantile, ReadBooleans, ReadNumbers, refuse_cells
+from .number_steps import Fill, Log, Quantile, ReadBooleans, ReadNumbers, Texts, refuse_cells
 from .weight_of_evidence import WeightOfEvidence
 
 if TYPE_CHECKING:
@@ -90,6 +90,12 @@ class Chain(ColumnEncoder):
         low, high = np.array(self.seen).T
         numbers = encoded[:, : len(self.seen)]
         return int(((numbers < low) | (numbers > high)).any(1).sum())
+
+    def missing(self, values: "pd.Series[Any]", party: str) -> float:
+        """The share of the cells that are missing or read as missing."""
+        read = getattr(self.reader, "text", Texts.ERROR) is not Texts.ERROR and self.filling is None
+        gaps = np.isnan(self.reader.read(values, party)).any(1) if read else values.isna()
+        return float(gaps.mean())
 
     def describe(self) -> str:
         """What the steps do, for the table that is printed before training."""

@@ -22,7 +22,7 @@ class TableRow:
         party: the party, or the parties of a group.
         column: the name of the column.
         kind: what the training rows hold.
-        missing: share of the training rows without a value.
+        missing: share of the training rows without a value, or with a text that counts as missing.
         what: what is done with it.
     """
 

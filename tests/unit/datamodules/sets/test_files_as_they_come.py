@@ -129,6 +129,23 @@ def test_marks_for_missing_are_missing_whatever_their_share(tmp_path, told):
         assert f"texts such as '{mark}' are missing" in " ".join("\n".join(told).split())
 
 
+def test_the_share_of_missing_cells_counts_the_texts_that_are_missing(tmp_path, told):
+    """The table before training agrees with its own notes, and with the cells of the training records."""
+    cells = {
+        "numbers": [("?" if i % 7 == 0 else "" if i % 7 == 1 else str(n)) for i, n in enumerate(WHOLE)],
+        "dates": [("unknown" if i % 50 == 0 else day.isoformat()) for i, day in enumerate(DAYS)],
+        "words": [["a", "b", ""][i % 3] for i in range(N)],
+    }
+    data = tables(tmp_path, cells)
+    train = data.records("train").ids.astype(int)
+    shares = dict.fromkeys(cells, 0.0)
+    for name, column in cells.items():
+        shares[name] = np.mean([column[i] in ("", "?", "unknown") for i in train])
+    lines = {line.split()[1]: line for line in "\n".join(told).splitlines() if line.split()[1:2] and line.count(" %")}
+    for name, share in shares.items():
+        assert f" {share:.1%}".replace("%", " %") in lines[name], lines[name]
+
+
 STOPPED = {  # more of them: STOPS of test_tables_page.py
     "a comma": (["12,345", "987", "23,456", "45"], "may be 12.345 or 12345; give the decimal mark of the file"),
     "units of another script": ([f"{i} кг" for i in range(400)], "and would be left out; if these are numbers"),
