@@ -50,7 +50,7 @@ REASONS = {
     "it is run by a slow test of its own": 8,
     "each line is for a host of its own, and the processes run until they are stopped": 3,
     WHOLE: 25,
-    "studies take minutes to hours and need files of data sets": 86,
+    "studies take minutes to hours and need files of data sets": 87,
 }
 
 
