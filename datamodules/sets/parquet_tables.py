@@ -172,12 +172,13 @@ class ParquetTables(TablesOfParties):
     @cached_property
     def opened(self) -> dict[str, ParquetFile]:
         """Party -> its file: those of all parties, or the one that a seat reads."""
-        files = {
-            party: parquet_file(
-                self.tables[party], party, self.id_columns.get(party), self.forms[party], (), self._work.path
-            )
-            for party in (self.tables if self._files is None else self._files.reads)
-        }
+        files = {}
+        for party in self.tables if self._files is None else self._files.reads:
+            ids = self.id_columns.get(party)
+            no_codes = [self.label_column] if ids is None else [ids, self.label_column]
+            about = (self.tables[party], party, ids, self.forms[party])
+            # codes such as 007 become text, which is no feature
+            files[party] = parquet_file(*about, text=(), folder=self._work.path, no_codes=no_codes)
         check_lengths(list(files.values()))
         return files
 

@@ -196,6 +196,15 @@ def test_csv_files_and_frames_are_read_as_parquet_files_are(folder, tmp_path, wh
     assert not list((tmp_path / "work").iterdir())
 
 
+@pytest.mark.parametrize("cells", ["007", "1.234"])
+def test_codes_and_thousands_of_a_csv_file_are_refused_and_no_numbers(folder, tmp_path, whole, cells):
+    bank, telco = whole
+    bank.to_csv(tmp_path / "bank.csv", index=False)
+    telco.assign(code=[cells, *["987"] * (N - 1)]).to_csv(tmp_path / "telco.csv", index=False)
+    with pytest.raises(ConfigurationError, match="column 'code' of party 'telco' is of type large_string, but tables"):
+        tables(tmp_path, tables={"bank": "bank.csv", "telco": "telco.csv"})
+
+
 def test_scaling_is_fitted_to_the_training_records_of_the_first_blocks_that_have_enough(folder, whole):
     """Of all blocks if all are needed: in the order of the rows, as numpy scales them."""
     data = tables(folder, "fit")
