@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
+from lightning_vfl.objectives import predictions
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.logs import is_due
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
@@ -82,7 +83,7 @@ def measure(trainer: Trainer, module: VFLModule) -> dict[str, Tensor]:
     with _evaluating(module), trainer.precision_plugin.val_step_context():
         for batch in _batches(loader.records):
             batch = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch), module.device)
-            metrics.update(module.objective.predict(module.evaluated(batch, names)).float(), batch.labels)
+            metrics.update(predictions(module.objective, module.evaluated(batch, names)), batch.labels)
     values: dict[str, Tensor] = metrics.compute()
     return values
 

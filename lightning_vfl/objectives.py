@@ -112,6 +112,11 @@ def not_narrower(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize < 4 else tensor
 
 
+def predictions(objective: Objective, output: Tensor) -> Tensor:
+    """The predictions for the outputs (B, outputs) of a top, in float32, and computed in it for narrower outputs."""
+    return objective.predict(not_narrower(output)).float()
+
+
 Weights = Literal["balanced"] | Sequence[float]
 """Class weights: a number for each class, or ``balanced``."""
 

@@ -12,6 +12,7 @@ from lightning_vfl.absence.asked import Asked, Subset, by_probability, subsets_o
 from lightning_vfl.absence.stand_ins import AbsentStandIn, Exclude, Moments
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
+from lightning_vfl.objectives import predictions
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
 from lightning_vfl.types import Roll, VerticalBatch, mask_of
 
@@ -95,7 +96,7 @@ def moments_of(module: VFLModule, training: Iterable[VerticalBatch]) -> Moments:
     moments = Moments(module.embedding_widths)
     for batch in training:
         held = None if batch.present is None else batch.present.all(1)
-        h = module.bottoms(tuple(x.to(module.device) for x in batch.features))
+        h = module.bottoms(_features(module, batch))
         moments.add(h if held is None else tuple(x[held.to(x.device)] for x in h))
     return moments
 
@@ -183,7 +184,7 @@ def embed(module: VFLModule, batches: Iterable[VerticalBatch]) -> Embedded:
     for batch in batches:
         if batch.labels is None:
             raise ConfigurationError("--absent needs test records with labels")
-        h.append(module.bottoms(tuple(x.to(module.device) for x in batch.features)))
+        h.append(module.bottoms(_features(module, batch)))
         labels.append(batch.labels.to(module.device))
         present.append(batch.present)
     held = [
@@ -192,6 +193,12 @@ def embed(module: VFLModule, batches: Iterable[VerticalBatch]) -> Embedded:
     ]
     joined = None if all(p is None for p in present) else torch.cat(held).to(module.device)
     return Embedded(tuple(torch.cat(own) for own in zip(*h, strict=True)), torch.cat(labels), joined)
+
+
+def _features(module: VFLModule, batch: VerticalBatch) -> tuple[Tensor, ...]:
+    """The features of a batch, on the device and in the precision of the bottoms; whole numbers as they are."""
+    like = next(module.bottoms.parameters(), torch.empty(0, device=module.device))
+    return tuple(x.to(like) if x.is_floating_point() else x.to(module.device) for x in batch.features)
 
 
 def predicted_without(
@@ -207,7 +214,7 @@ def predicted_without(
         part = slice(start, start + _CHUNK)
         held = None if records.present is None else records.present[part]
         answered, output = output_without(module, [x[part] for x in records.h], held, absent, stand_in, moments)
-        yield part, answered, None if output is None else module.objective.predict(output).float()
+        yield part, answered, None if output is None else predictions(module.objective, output)
 
 
 def _of_subset(

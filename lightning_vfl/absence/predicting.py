@@ -11,6 +11,7 @@ from lightning_vfl.absence.measure import moments_of, output_without, refuse
 from lightning_vfl.absence.stand_ins import AbsentStandIn, Moments
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
+from lightning_vfl.objectives import predictions
 from lightning_vfl.protocols import Predictions, VFLModule
 from lightning_vfl.types import Roll, VerticalBatch, mask_of
 
@@ -63,7 +64,7 @@ class PredictWithout(Callback):
         parties = Roll.of(there).holders(batch.record_ids, batch.present)
         if output is None:
             return Predictions(batch.record_ids, torch.full((len(answered),), float("nan")), parties)
-        predicted = module.objective.predict(output).float()
+        predicted = predictions(module.objective, output)
         values = predicted.new_full((len(answered), *predicted.shape[1:]), float("nan"))
         values[answered] = predicted
         return Predictions(batch.record_ids, values, parties)

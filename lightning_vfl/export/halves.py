@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.objectives import Objective
+from lightning_vfl.objectives import Objective, predictions
 from lightning_vfl.types import Roll
 
 
@@ -100,4 +100,4 @@ class ServerNetwork(nn.Module):
         )
         held = torch.stack([present[:, places.get(m, 0)] for m in range(len(self.widths))], dim=1)
         value = self.aggregator.plain(h, self.roll, held)
-        return self.objective.predict(self.head(value)).float()
+        return predictions(self.objective, self.head(value))

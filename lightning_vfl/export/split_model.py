@@ -28,7 +28,7 @@ from lightning_vfl.export.manifest import (
 from lightning_vfl.export.trained import Trained
 from lightning_vfl.federation.seat_sums import network_of
 from lightning_vfl.missing import Exclude, PadAfterNorm, Stale, Zeros
-from lightning_vfl.objectives import MultiLabel
+from lightning_vfl.objectives import MultiLabel, predictions
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
 from lightning_vfl.trained.fitted import Fitted, FittedParty
@@ -244,7 +244,7 @@ def missing_of(module: VFLModule, network: ServerNetwork) -> Missing:
         alone = Roll(there, there, there, filled)
         columns = module.aggregator.columns(module.embedding_widths, alone)
         with torch.no_grad():
-            expected = module.objective.predict(module.output_of(without, alone, None, columns)).float()
+            expected = predictions(module.objective, module.output_of(without, alone, None, columns))
             sent = without if noisy is None else tuple(noisy.mechanism.clipped(x).to(x.dtype) for x in without)
             if not torch.allclose(network(sent, present), expected, 1e-5, 1e-6):
                 return Missing.SKIP
@@ -339,4 +339,4 @@ def in_the_clear(module: VFLModule, features: Sequence[Tensor]) -> Tensor:
     if not module.protected_evaluation:
         own: Tensor = module(batch)
         return own.float()
-    return module.objective.predict(module.output_in_the_clear(batch, roll_of(module))).float()
+    return predictions(module.objective, module.output_in_the_clear(batch, roll_of(module)))

@@ -19,7 +19,7 @@ from lightning_vfl.federation.told_plans import told_plan
 from lightning_vfl.federation.turns import at_of, clear_leg, turns_of
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.halved_top import ACTIVATIONS
-from lightning_vfl.objectives import not_narrower
+from lightning_vfl.objectives import predictions
 from lightning_vfl.protocols.accounts.charging import charge_evaluation
 from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
@@ -171,7 +171,7 @@ class AtServer(Place):
 
     def _predictions_for(self, module: Any, party: int, output: Tensor) -> list[Tensor]:
         """The predictions that a party is told, and who took part in them; nothing of records that it does not hold."""
-        values: Tensor = module.objective.predict(not_narrower(output)).float()
+        values: Tensor = predictions(module.objective, output)
         if module.attendance is None:
             return [values]
         parties: Tensor = module.attendance.parties

@@ -14,6 +14,7 @@ from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.objectives import not_narrower
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round, joint_ids
 from lightning_vfl.protocols.build import refuse_overlap
@@ -422,7 +423,7 @@ class MessageRounds(SplitModel):
             )
         refuse_overlap(self.roster, features.present)
         names = RoundNames(self.seed, Stage.PREDICT, self.books.next_round(Stage.PREDICT))
-        return self.objective.predict(self.evaluated(features, names))
+        return self.objective.predict(not_narrower(self.evaluated(features, names)))
 
     def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int | None = None) -> Any:
         """As Lightning's, which names no loader for example inputs: torch traces the features of a batch alone."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
-from lightning_vfl.objectives import Objective, labels_of, not_narrower
+from lightning_vfl.objectives import Objective, labels_of, not_narrower, predictions
 from lightning_vfl.protocols.checks import refuse_other_batches, searches_rate
 from lightning_vfl.protocols.constant_output import Spread
 from lightning_vfl.types import Stage, VerticalBatch
@@ -105,7 +105,7 @@ class Scores(nn.Module):
     def _log(self, module: LightningModule, objective: Objective, output: Tensor, batch: VerticalBatch) -> Tensor:
         rows = len(batch.record_ids)
         output = not_narrower(output)
-        predicted: Tensor = objective.predict(output).float()
+        predicted = predictions(objective, output)
         if rows == 0:  # this process has no rows of the last batch
             return predicted
         labels = labels_of(batch)
@@ -134,7 +134,7 @@ def predictions_of(module: Any, batch: VerticalBatch, spread: Spread) -> Predict
     values = output  # at a party, what the server has told: of all records, or of none
     if module.scores_here:
         refuse_nan_output(output[answered], batch.record_ids[answered], module.trainer)
-        values = module.objective.predict(not_narrower(output)).float()
+        values = predictions(module.objective, output)
     nothing = values.new_full((), torch.nan)
     values = torch.where(answered.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
     if module.scores_here:

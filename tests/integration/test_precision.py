@@ -8,9 +8,15 @@ from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, Mode
 from lightning.pytorch.loggers import CSVLogger
 from torchmetrics import MeanMetric
 
+from lightning_vfl.absence.measure import embed, predicted_without
+from lightning_vfl.absence.stand_ins import Zeros
 from lightning_vfl.aggregators import Concat, Max, Mean
+from lightning_vfl.audit.attacks.membership import members_and_others
+from lightning_vfl.audit.truth import Truth
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.halves import ServerNetwork
 from lightning_vfl.networks import MLP
+from lightning_vfl.types import Roll
 from tests.further import further
 from tests.subjects import Blobs, Values, split, trainer
 
@@ -106,3 +112,37 @@ def test_early_stopping_schedules_and_best_checkpoints(tmp_path):
     assert t.current_epoch < 10
     assert best.best_model_path
     assert t.optimizers[0].param_groups[0]["lr"] < 1e-2
+
+
+def of_an_audit(module, data, batch):
+    return members_and_others(module, Truth(data))[0]["predictions"]
+
+
+def without_a_party(module, data, batch):
+    records = embed(module, data.val_dataloader())
+    return torch.cat([predicted for _, _, predicted in predicted_without(module, records, (1,), Zeros(), None)])
+
+
+def of_a_half(module, data, batch):
+    everybody = Roll.everyone(module.roster.parties)
+    network = ServerNetwork([], module.aggregator, module.head, module.objective, everybody, module.embedding_widths)
+    return network(module.bottoms(batch.features), torch.ones(len(batch.record_ids), module.roster.parties).bool())
+
+
+def of_a_call(module, data, batch):
+    return module(batch)
+
+
+@pytest.mark.parametrize("predict", [of_an_audit, without_a_party, of_a_half, of_a_call])
+def test_predictions_of_a_narrow_network_are_computed_in_float32(tmp_path, predict):
+    """Probabilities add up to one; in bfloat16, which has three digits, they miss it by up to a hundredth."""
+    module, t = split(), trainer(tmp_path, precision="bf16-true", max_epochs=1)
+    t.fit(module, datamodule=(data := Blobs(batch_size=16)))
+    module.eval()
+    batch = next(iter(data.val_dataloader()))
+    batch = batch._replace(features=tuple(x.bfloat16() for x in batch.features))
+    with torch.no_grad():
+        found = predict(module, data, batch)
+    assert found.dtype.itemsize >= 4
+    assert float((found.double().sum(1) - 1).abs().max()) < 1e-6
+    assert len(found.unique()) > len(found)

@@ -8,6 +8,7 @@ from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen
 from lightning_vfl.audit.truth import Truth
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
+from lightning_vfl.objectives import predictions
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.streams import stream
 from lightning_vfl.types import RecordSource, RoundNames, Stage, VerticalBatch
@@ -81,5 +82,5 @@ def _predict(module: VFLModule, source: RecordSource, ids: Tensor) -> Tensor:
                 output = module.output_in_the_clear(batch)
             else:
                 output = module.evaluated(batch, RoundNames(module.seed, Stage.PREDICT, number))
-            parts.append(module.objective.predict(output).float().cpu())
+            parts.append(predictions(module.objective, output).cpu())
     return torch.cat(parts)
