@@ -127,6 +127,7 @@ FEATURES = {
     "known embeddings, R²": ("server", "KnownPlaintext"),
     "records of a group": ("server", "GroupInversion"),
     "joined embeddings": ("server", "TopGradientInversion"),
+    "by a chosen top": ("server", "ChosenTop"),
     "ε, lower bound": ("server", "EpsilonLowerBound"),
 }
 ON_LABELS = "Labels", "ModelCompletion"

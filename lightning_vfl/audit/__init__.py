@@ -2,6 +2,7 @@
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, Needs, NothingSeen, Seen, Target
 from lightning_vfl.audit.attacker import Attacker
+from lightning_vfl.audit.attacks.chosen_top import ChosenTop
 from lightning_vfl.audit.attacks.drift.attacks import DriftColumns, DriftFeatures, DriftNeighbours
 from lightning_vfl.audit.attacks.features import FeatureReconstruction, KnownPlaintext, SingleUpload
 from lightning_vfl.audit.attacks.labels import BatchLabelCounts, LabelsByDirection, LabelsByNorm, LabelsOverEpochs
@@ -18,6 +19,7 @@ __all__ = [
     "Attacker",
     "BatchLabelCounts",
     "CanariesInTraining",
+    "ChosenTop",
     "Collusion",
     "DriftColumns",
     "DriftFeatures",

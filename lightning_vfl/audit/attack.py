@@ -1,7 +1,7 @@
 """What an attack is: a function from what its attacker has seen and knows to guesses. It never has the truth."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -72,6 +72,8 @@ class Seen:
         widths: (M,) the widths of the embeddings.
         depths: for each party the columns and the hidden layer of its bottom; None: it has other layers.
         inputs: what parties and server publish for predictions, by name; see the attacks that use it.
+        answer: for a collaborator of a cascade that lies: from a round and the (P,) parameters of a top, the gradient
+            (P',) of its learning parameters that an active party would have sent; None: it sends no top.
     """
 
     attacker: Attacker
@@ -89,6 +91,7 @@ class Seen:
     widths: tuple[int, ...] = ()
     depths: Mapping[int, Depth | None] = field(default_factory=dict)
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    answer: Callable[[int, Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,17 +1,22 @@
 """A training that is attacked: its records, and what the attacker has of it."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from math import exp
 
+import torch
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from lightning_vfl.audit.attack import Seen
 from lightning_vfl.audit.attacks.drift.served import rule_of
+from lightning_vfl.audit.attacks.labels import TOP_GRADIENTS
 from lightning_vfl.audit.transcript import Transcript
 from lightning_vfl.audit.truth import Truth
 from lightning_vfl.downlinks.random_classes import RandomClasses
 from lightning_vfl.networks.depth import depth_of
+from lightning_vfl.objectives import mean_loss
 from lightning_vfl.privacy.digits import rounded_up
 from lightning_vfl.protocols import VFLModule
 
@@ -72,7 +77,22 @@ class Case:
             module.embedding_widths,
             {party: depth_of(bottom) for party, bottom in enumerate(module.bottoms.parties)},
             self.inputs,
+            self.answer if attacker.server and self.joined else None,
         )
+
+    def answer(self, round: int, parameters: Tensor) -> Tensor:
+        """The gradient (P',) that an active party of ``CascadeVFL`` would have sent in a round for another top (P,).
+
+        Embeddings and batch are those of the round.
+        """
+        module = self.module
+        top = deepcopy(module.top)
+        vector_to_parameters(parameters, top.parameters())
+        ids = next(entry.ids for entry in self.transcript.find(TOP_GRADIENTS, "up") if entry.round == round)
+        given = self.joined[round].to(parameters.dtype)
+        loss = mean_loss(module.objective, top(module.join(given)), self.truth.batch(ids))
+        learning = [parameter for parameter in top.parameters() if parameter.requires_grad]
+        return parameters_to_vector(torch.autograd.grad(loss, learning, materialize_grads=True)).detach()
 
 
 def largest_area(epsilon: float, delta: float) -> float:

@@ -14,7 +14,7 @@ from lightning_vfl.audit.transcript import AGGREGATES, Transcript
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.types import RoundNames, Stage
+from lightning_vfl.types import RoundNames, Stage, VerticalBatch
 from lightning_vfl.wire import Message, Tap
 
 AT_ONCE = 8192  # records
@@ -83,6 +83,12 @@ class Truth:
         if labels is None or labels.dim() > 1:
             raise ConfigurationError("an attack on labels needs one class for each training record")
         return labels.cpu().long()
+
+    def batch(self, ids: Tensor) -> VerticalBatch:
+        """Labels and sample weights of these records, without features."""
+        records = self._records
+        labels, weights = (None if of_all is None else of_all[ids] for of_all in (records.labels, records.weights))
+        return VerticalBatch((), labels, ids, weights=weights)
 
     def counts(self, transcript: Transcript, rounds: Tensor) -> Tensor:
         """(rounds, C) float64, the records of each class in the batches of these rounds."""

@@ -101,7 +101,7 @@ class CascadeAtParty(AtParty):
     Not guaranteed: that it cannot compute one. The gradient of the top's first layer, which it is sent, is the sum of
         g h^T over a batch, and that of the bias the sum of g: their quotient is the embedding h of a single record, and
         batches of a few records come apart too: see ``TopGradientInversion``. A server that sends a top of its own
-        reads embeddings and labels of large batches: see ``tests/attacks/top_gradients.py``.
+        reads embeddings and labels of large batches: see ``ChosenTop``.
     """
 
     _missed = False  # whether others have gone on without this party

@@ -1,14 +1,8 @@
 """Embeddings of ``CascadeVFL`` from the gradient of the top, which the collaborator is sent.
 
-An honest collaborator takes small batches apart: ``TopGradientInversion``, an attack of every audit.
-
-``Lying`` sends active parties a top of its own, and reads labels too ("Robbing the Fed", Fowl et al., ICLR 2022, with
-embeddings in place of pictures). All units of the first layer measure one direction v of the joined embedding h, with
-falling biases: unit k is on where v h > t_k. All units have one weight u_c to class c, so small that the predicted
-probabilities stay 1/C, and a record of class y moves every unit that it has switched on by f_y = (mean(u) - u_y) / B.
-So the gradients of two neighbouring units differ by the records between t_k and t_{k+1} alone. Where this is one
-record, the difference of the biases' gradients is f_y, which gives y, and that of the weights' gradients divided by it
-is h. What is read gives the thresholds of the next event, so nothing has to be known of the embeddings.
+An honest collaborator takes small batches apart: ``TopGradientInversion``, an attack of every audit. One that lies
+sends active parties tops of its own: ``ChosenTop``, which an audit plays after a training with honest tops. Here these
+tops take part in the training, so that its numbers can be compared.
 """
 
 import tempfile
@@ -19,10 +13,12 @@ from unittest.mock import patch
 import torch
 from lightning.pytorch import Callback
 from torch import Tensor
+from torch.nn.utils import vector_to_parameters
 
 from lightning_vfl import CascadeVFL
 from lightning_vfl.aggregators import Concat
-from lightning_vfl.audit import Finding, TopGradientInversion
+from lightning_vfl.audit import ChosenTop, Finding, TopGradientInversion
+from lightning_vfl.audit.attacks.chosen_top import Staircase
 from lightning_vfl.audit.attacks.top_gradients import recovered
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import Digits
@@ -32,11 +28,9 @@ from lightning_vfl.types import Event, VerticalBatch
 from tests.attacks.row import Row
 from tests.subjects import trainer
 
-CLASSES, UNITS, BATCH = 10, 64, 32
+UNITS, BATCH = 64, 32
 EVENTS = 8
 SAME = "the same: nothing protects from it"
-SMALL = 1e-4  # of the weights u, so that probabilities stay uniform
-ALONE = 0.01  # a difference is that of one record where it is f_y but for this share
 
 
 class Reads(NamedTuple):
@@ -51,39 +45,6 @@ class Reads(NamedTuple):
     def right(self) -> Tensor:
         """(R, B), whether a read has the embedding of a record, and its label."""
         return recovered(self.embeddings, self.true_embeddings) & (self.labels[:, None] == self.true_labels)
-
-
-class Lying:
-    """Makes tops and reads their gradients; ``width`` is that of the joined embedding."""
-
-    def __init__(self, width: int) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.direction = torch.randn(width, generator=generator)
-        self.to_classes = SMALL * torch.randn(CLASSES, generator=generator)
-        self.measured = torch.randn(UNITS, generator=generator)  # v h of records, as far as known
-
-    def top(self) -> list[Tensor]:
-        """Weights and biases of the two layers."""
-        shares = (torch.arange(UNITS) + 0.5) / UNITS
-        self.thresholds = self.measured.quantile(shares)
-        rows = self.direction.repeat(UNITS, 1)
-        return [rows, -self.thresholds, self.to_classes[:, None].repeat(1, UNITS) / UNITS, torch.zeros(CLASSES)]
-
-    def read(self, gradients: list[Tensor], records: int) -> tuple[Tensor, Tensor]:
-        """Embeddings and labels of the records that are alone between two thresholds."""
-        weights, biases = gradients[0].double(), gradients[1].double()
-        nothing = torch.zeros_like(biases[:1])
-        between = biases - torch.cat([biases[1:], nothing])
-        summed = weights - torch.cat([weights[1:], torch.zeros_like(weights[:1])])
-        moved = between.abs() > 1e-3 * SMALL / UNITS / records
-        between, summed = between[moved], summed[moved]
-        places = summed @ self.direction.double() / between  # of one record, v h; of several, a mean of theirs
-        inside = places.abs() < 1e3
-        self.measured = torch.cat([self.measured, places[inside].float()])[-16 * UNITS :]
-        own = (self.to_classes.mean() - self.to_classes).double() / UNITS / records
-        off = (between[:, None] - own).abs() / own.abs()
-        alone = off.amin(1) < ALONE
-        return summed[alone] / between[alone, None], off.argmin(1)[alone]
 
 
 def fit(batch: int, events: int, *callbacks: Callback) -> None:
@@ -105,19 +66,29 @@ def honest(batch: int, events: int, **settings: int) -> Finding:
     return found
 
 
-def reads(attacker: Lying, batch: int, events: int) -> list[Reads]:
-    """What a lying collaborator reads."""
+def asked(batch: int, events: int) -> Finding:
+    """What an audit finds that a lying collaborator reads."""
+    audit = Audit("server", [ChosenTop(rounds=events)])
+    fit(batch, events + ChosenTop().first, audit)
+    (found,) = audit.findings
+    return found
+
+
+def reads(batch: int, events: int) -> list[Reads]:
+    """What a lying collaborator reads in a training with tops of its own."""
     seen: list[Reads] = []
+    attackers: list[Staircase] = []
     differentiate = Ends.differentiate
 
     def noting(self: Ends, leaves: tuple[Tensor, ...], batch: VerticalBatch, event: Event, *rest: Any) -> Any:
-        replica = self.memory.replicas.of[event.party].top_parameters
-        with torch.no_grad():
-            for parameter, sent in zip(replica, attacker.top(), strict=True):
-                parameter.copy_(sent)
+        top = self.memory.replicas.of[event.party].top
+        if not attackers:
+            attackers.append(Staircase(top, 10))
+        vector_to_parameters(attackers[0].top(), top.parameters())
         found = differentiate(self, leaves, batch, event, *rest)
         if batch.labels is not None:
-            read = attacker.read(found[0][len(leaves) :], len(batch.labels))
+            gradient = torch.cat([one.flatten() for one in found[0][len(leaves) :]])
+            read = attackers[0].read(gradient, len(batch.labels))
             seen.append(Reads(*read, torch.cat(leaves, 1).detach(), batch.labels))
         return found
 
@@ -142,7 +113,7 @@ def rows() -> list[Row]:
         setting = f"Digits, batches of {batch}, {UNITS} units" + (f", {tries:,} tries" if tries != usual else "")
         attack = f"embeddings of `CascadeVFL` from the gradient of the top ({setting})"
         made.append(Row(attack, "gradients of the top; honest collaborator", f"{found:.0%} of embeddings", SAME, "0%"))
-    found, right = shares(reads(Lying(4 * 32), BATCH, 5 * EVENTS)[EVENTS:])  # the first ones find the thresholds
+    found, right = shares(reads(BATCH, 5 * EVENTS)[EVENTS:])  # the first ones find the thresholds
     attack = f"the same, from that of a top of its own (batches of {BATCH})"
     success = f"{found:.0%} of embeddings with their labels; {right:.0%} of what is read is right"
     return [*made, Row(attack, "gradients of the top; lying collaborator", success, SAME, "0%")]

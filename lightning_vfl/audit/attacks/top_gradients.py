@@ -29,8 +29,8 @@ class TopGradientInversion(Attack):
 
     Not covered: a first layer of the top without a bias, or with another activation than ReLU behind it (but of single
     records); batches of as many records as this layer has units; batches of B records with 2^(B - 1) > ``tries``. These
-    are reported as not attacked. A collaborator that sends tops of its own reads embeddings of large batches, and their
-    labels: see docs/results/attacks.md, "top_gradients". Decoupled training sends no gradient of a top.
+    are reported as not attacked; ``ChosenTop`` reads embeddings of large batches. Decoupled training sends no gradient
+    of a top.
 
     Args:
         epoch: 1 for the first.
@@ -54,7 +54,7 @@ class TopGradientInversion(Attack):
         entries = list(seen.transcript.find(TOP_GRADIENTS, "up", epoch=self.epoch))
         if seen.top is None or not entries:
             raise NothingSeen("no gradient of the top is sent")
-        places = _Places.of(seen.top)
+        places = Places.of(seen.top)
         suitable = [one for one in entries if self._may_be_tried(len(one.ids), places.largest_batch)]
         if not suitable:
             records = min(len(one.ids) for one in entries)
@@ -81,7 +81,7 @@ class TopGradientInversion(Attack):
         return records <= most and 2 ** (records - 1) <= self.tries
 
 
-class _Places(NamedTuple):
+class Places(NamedTuple):
     """Where the first layer is in a flat gradient of a top, and the second one in a flat top.
 
     Args:

@@ -33,7 +33,7 @@ def usual_attacks(case: Case) -> list[Attack]:
         attacks += [audit.DriftFeatures(target, k) for k in _sweep(case)]
         if isinstance(module, CascadeVFL):
             attacks += [audit.BatchLabelCounts()] if truth.classes > 1 else []
-            attacks.append(audit.TopGradientInversion())
+            attacks += [audit.TopGradientInversion(), audit.ChosenTop()]
         attacks += [audit.GroupInversion(group[0]) for group in module.roster.shared]
         if module.aggregator.accounting is not None:
             attacks.append(audit.EpsilonLowerBound())
