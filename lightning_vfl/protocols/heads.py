@@ -88,7 +88,7 @@ class HeadsVFL(VFLModule):
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """One step of every party that learns, on its own loss."""
-        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
+        self.name_draws(names)
         if self.place is not None:
             return self.place.step(self, batch, names)
         plan = None if self.replayed is None else self.replayed.plan(names.round, 1)

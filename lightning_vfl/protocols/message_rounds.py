@@ -66,7 +66,7 @@ class MessageRounds(SplitModel):
         Raises:
             GivenUp: for a round that the policy or a fault gives up. ``training_step`` catches it: nobody learns.
         """
-        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
+        self.name_draws(names)
         plan = self.enter_round(batch, names)
         if self.tap is not None:
             tell_of_labels(self, batch, names)
@@ -359,6 +359,10 @@ class MessageRounds(SplitModel):
             seed_torch(self.device, seed, "networks", stage.value, number, self.global_rank)
         return RoundNames(self.seed, stage, number)
 
+    def name_draws(self, names: RoundNames) -> None:
+        """Let what a network draws in a round, of training or evaluation, depend on the round and its owner."""
+        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
+
     # ---- evaluation
 
     def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
@@ -374,9 +378,14 @@ class MessageRounds(SplitModel):
 
     def evaluated(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
         """``output`` of a batch without its labels, which score it: (B, outputs); in a federation, a seat's part."""
-        if self.place is not None:  # each seat has what it may see, and sends on the labels that are its own
-            return self.output(batch, names)
-        output = self.output(batch._replace(labels=None), names)
+        stream = self.bottoms.stream
+        self.name_draws(names)
+        try:
+            if self.place is not None:  # each seat has what it may see, and sends on the labels that are its own
+                return self.output(batch, names)
+            output = self.output(batch._replace(labels=None), names)
+        finally:
+            self.bottoms.stream = stream
         self.refuse_other_output(output, batch)
         return output
 

@@ -798,7 +798,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
 
     def _seed_top(self, device: torch.device, owner: int | None, what: str) -> None:
         """Let what a part of the top draws in a round depend on the round and its owner alone."""
-        if self.training and self.bottoms.stream is not None:
+        if self.bottoms.stream is not None:
             seed, names = self.bottoms.stream
             seed_torch(device, self.keys.get(owner, seed), *names, what)
 

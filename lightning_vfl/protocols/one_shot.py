@@ -188,7 +188,7 @@ class OneShotVFL(VFLModule):
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one iteration of the current phase."""
-        self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
+        self.name_draws(names)
         if self.place is not None:
             return self.place.step(self, batch, names)
         steps = {"exchange": self._exchange, "local": self._local, "owner": self._owner}

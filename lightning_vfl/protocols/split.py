@@ -179,7 +179,7 @@ class SplitVFL(VFLModule):
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one round."""
         if self.place is not None:
-            self.bottoms.stream = names.seed, ("networks", names.stage, names.round, self.global_rank)
+            self.name_draws(names)
             return self.place.step(self, batch, names)
         outcome = self.round(batch, names)
         return outcome.learn(self.rank_loss(outcome.output, outcome.batch))
