@@ -86,9 +86,10 @@ def start_of(module: Any) -> dict[str, Any]:
     ``parameters`` without gradients and normalisations without running ``moments`` are there by name.
     """
     states = generator_states(module.device)
+    metrics = {} if module._trainer is None else module.trainer.callback_metrics
     return {
         "generators": everywhere(states) if module.joint else [states],
-        "metrics": {name: value.cpu() for name, value in module.trainer.callback_metrics.items()},
+        "metrics": {name: value.cpu() for name, value in metrics.items()},
         "parameters": [name for name, parameter in module.named_parameters() if not parameter.requires_grad],
         "moments": [name for name, one in module.named_modules() if getattr(one, "track_running_stats", None) is False],
     }
