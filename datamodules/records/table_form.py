@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_vfl.errors import ConfigurationError
 
-from .column_encoder import ColumnEncoder
+from .column_encoder import ColumnEncoder, tell_outside
 from .column_encoders import check_columns
 from .joined_tables import Joined
 from .layout import Layout
 from .modal_columns import ModalColumn
-from .party_tables import listed
 from .step_chain import Chain
 
 if TYPE_CHECKING:
@@ -98,14 +96,14 @@ def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[N
         ConfigurationError: for values of another kind than those of the training rows.
     """
     table, held = joined.tables[party], joined.held[party]
-    outside = []
+    outside: Counter[str] = Counter()
     for encoder in form.encoders[party]:
         values = table.pop(encoder.column) if encoder.column in table else None
         if values is None or not encoder.names:
             continue
         encoded = encoder.encode(values, party)
-        if form.known and isinstance(encoder, Chain) and (count := encoder.outside(encoded)):
-            outside.append(f"{encoder.column} {count}")
+        if form.known and isinstance(encoder, Chain):
+            outside[encoder.column] += encoder.outside(encoded)
         for column in encoded.T:
             if held is None:
                 yield np.array(column)  # the encoder's array may be that of the table
@@ -113,11 +111,7 @@ def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[N
                 whole = np.zeros(len(joined.ids))
                 whole[held] = column
                 yield whole
-    if outside:
-        rank_zero_info(
-            f"of {len(table)} records of party '{party}', numbers lie outside those of the training records in: "
-            f"{listed(outside)}"
-        )
+    tell_outside(outside, len(table), party)
 
 
 def encode_tables(joined: Joined, form: TableForm) -> "NDArray[np.float64]":

@@ -133,6 +133,8 @@ def score(
         held.append(inputs[-1])
         found = server.run(inputs)
         values.append(np.where(held[-1].any(1).reshape(-1, *(1,) * (found.ndim - 1)), found, np.nan))
+    for own in data.values():
+        own.tell_outside()
     about = exported.about
     several = about.targets, about.probabilities
     table = prediction_table(plain_ids(ids), np.concatenate(values), about.classes, *several)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from lightning_vfl.datamodules.records.party_tables import CSVForm
+from lightning_vfl.datamodules.records.work_folders import WorkFolder
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Manifest, PartyHalf, Port, ServerHalf
 from lightning_vfl.export.party_data import read_party
@@ -66,3 +68,19 @@ def test_an_array_for_columns_and_a_file_for_the_server_are_refused(tmp_path):
         read(tmp_path / "a.npy", columns)
     with pytest.raises(ConfigurationError, match="given for the server, which has no features"):
         read(tmp_path / "a.csv", manifest(ServerHalf((), (), "Mean()"), 1))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_numbers_outside_those_of_the_training_are_counted_over_all_batches(stored, told, tmp_path):
+    number = {"step": "ReadNumbers", "text": "error", "decimal": ""}
+    columns = [{"kind": "chain", "column": name, "steps": [number], "seen": [[0.0, 9.0]]} for name in ("age", "late")]
+    rows = [(10 * i if i < 5 else i, i % 10) for i in range(10)]  # of age, 10 to 40 are outside
+    (tmp_path / "a.csv").write_text("id,age,late\n" + "".join(f"{i},{a},{b}\n" for i, (a, b) in enumerate(rows)))
+    of = manifest(PartyHalf(tuple(columns), ("age", "late")), 2)
+    work = WorkFolder(str(tmp_path)) if stored else None
+    data = read_party(of, tmp_path / "a.csv", "id", CSVForm(), work=work)
+    for start in range(0, 10, 3):
+        data.features(np.arange(start, min(start + 3, 10)))
+    data.tell_outside()
+    said = "of 10 records of party 'strip', numbers lie outside those of the training records in: age 4"
+    assert [line for line in told if "outside" in line] == [said]
