@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
@@ -280,6 +282,23 @@ def warn_unused_rate(trainer: Trainer, rate: float | None, used: bool) -> None:
             f"the learning rate {rate:g} in self.lr, where a search puts it, is not used: the own configure_optimizers "
             f"trains at {rates[0]:g}; use self.lr there if it is not None"
         )
+
+
+def refuse_resumed_search(trainer: Trainer) -> None:
+    """Refuse to resume a fit in which a search runs first: it restores the state of before it, and not the checkpoint.
+
+    Raises:
+        ConfigurationError: naming the callback, unless the search itself restores that state.
+    """
+    by_search = Path(str(trainer.ckpt_path)).name.startswith((".lr_find_", ".scale_batch_size_"))
+    if by_search or trainer.state.fn != TrainerFn.FITTING:
+        return
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
+        if isinstance(callback, LearningRateFinder | BatchSizeFinder):
+            raise ConfigurationError(
+                f"{type(callback).__name__} restores the state of before its search, so that the resumed fit would "
+                "begin again; leave the callback out, and give the rate or the size that it has found"
+            )
 
 
 def searches_rate(trainer: Trainer) -> bool:

@@ -18,7 +18,14 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.build import SHAPES, take_untaken
-from lightning_vfl.protocols.checks import OtherParts, note_other_seed, refuse_other_parts, refuse_other_shapes, way_out
+from lightning_vfl.protocols.checks import (
+    OtherParts,
+    note_other_seed,
+    refuse_other_parts,
+    refuse_other_shapes,
+    refuse_resumed_search,
+    way_out,
+)
 from lightning_vfl.protocols.early_build import not_built
 from lightning_vfl.protocols.trusted_classes import BOOKS as BOOKS
 from lightning_vfl.protocols.trusted_classes import checked
@@ -205,6 +212,8 @@ def restore(module: Any, checkpoint: dict[str, Any]) -> None:
     Raises:
         ConfigurationError: if it is not.
     """
+    if module._trainer is not None:
+        refuse_resumed_search(module.trainer)
     books = checkpoint[BOOKS]
     module.fitted = Fitted.of(checkpoint[FITTED]) if checkpoint.get(FITTED) else module.fitted
     kept = {**checkpoint.get(module.CHECKPOINT_HYPER_PARAMS_KEY, {}), **books.get("told", {})}

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import BaseFinetuning, EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    BaseFinetuning,
+    BatchSizeFinder,
+    EarlyStopping,
+    LearningRateFinder,
+    LearningRateMonitor,
+    ModelCheckpoint,
+)
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_vfl import AsyncVFL, SplitVFL
@@ -451,6 +458,19 @@ def test_what_a_callback_has_set_free_learns_after_a_resume(step, tmp_path, monk
     monkeypatch.setattr("lightning_vfl.protocols.loading.rank_zero_info", told.append)
     assert same(fitted(tmp_path / f"step={step}.ckpt"), whole)
     assert len(told) == (step > STEPS)
+
+
+@pytest.mark.parametrize("search", [LearningRateFinder, BatchSizeFinder])
+def test_a_search_in_a_resumed_fit_is_refused(whole, tmp_path, search):
+    """Lightning restores the state of before the search, and with it forgets the checkpoint."""
+    with pytest.raises(ConfigurationError, match=f"{search.__name__} restores the state of before its search"):
+        fit(tmp_path, ckpt_path=whole[0] / "step=7.ckpt", callbacks=[Curve(), search()])
+    data = Blobs(batch_size=10)
+    one, t, _ = fit(tmp_path, callbacks=[Curve(), search()], max_epochs=1)
+    t.test(one, datamodule=data, ckpt_path=whole[0] / "step=7.ckpt", verbose=False)
+    t.fit_loop.max_epochs = 2
+    t.fit(one.train(), datamodule=data)  # not of the checkpoint that was tested
+    assert t.current_epoch == 2
 
 
 def test_a_fit_that_is_resumed_twice_still_tells_what_the_first_was_given(whole, tmp_path):
