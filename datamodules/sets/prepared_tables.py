@@ -197,35 +197,58 @@ class PreparedTables(FeatureStore):
     @cached_property
     def encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
         """Party -> the encoders of its columns: those of the trained model, or fitted to the training rows."""
-        data, joined = self._data, self.joined
+        data = self._data
         if data.fitted is not None:
-            states_of = data.fitted.own["encoders"]
-            known = states_of if self._told is None else {} if self._party is None else {self._party[1]}
-            return {
-                party: located(tuple(map(encoder_of, states_of[party])), data.folders.get(party, Path()))
-                for party in states_of
-                if party in known
-            }
-        may_be_empty = {data.label_party, *(party for group in data.groups for party in group)}  # are left out, then
+            encoders = self._trained_encoders()
+        else:
+            self._refuse_tables_of_ids()
+            encoders = self._fitted_encoders()
+        # pictures lie beside the table that names them
+        return {party: located(own, data.folders.get(party, Path())) for party, own in encoders.items()}
+
+    def _trained_encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
+        """Those of the trained model: of all parties, or in a federation of the party of this process."""
+        states_of = self._data.fitted.own["encoders"]
+        if self._told is None:
+            known = [*states_of]
+        else:
+            known = [party for party in states_of if self._party is not None and party == self._party[1]]
+        return {party: tuple(map(encoder_of, states_of[party])) for party in known}
+
+    def _refuse_tables_of_ids(self) -> None:
+        """Accept tables with features; those of the labels, and of groups, may be left out later."""
+        data = self._data
+        may_be_empty = {data.label_party, *(party for group in data.groups for party in group)}
         for party in self._reader.paths:
-            if party not in may_be_empty and not len(joined.tables[party].columns):
+            if party not in may_be_empty and not len(self.joined.tables[party].columns):
                 raise ConfigurationError(
                     f"the table of party '{party}' has no column besides the ids, and so no feature; leave it out"
                 )
+
+    def _fitted_encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
+        """Those that are fitted to the training rows, which is told."""
+        data = self._data
         categorical, preprocess = data.categorical, data.steps
         if self._told is not None:  # what the settings say of other parties is theirs to check
             name = None if self._party is None else self._party[1]
-            categorical = tuple(column for column in categorical if name and column in joined.tables[name])
+            own_columns = () if name is None else tuple(self.joined.tables[name])
+            categorical = tuple(column for column in categorical if column in own_columns)
             if preprocess is not None:
-                columns = {party: steps for party, steps in preprocess.columns.items() if party == name}
-                preprocess = replace(preprocess, columns=columns)
-        ranges = self._normaliser.fitted  # else nothing is to be taken from the records
-        about = (preprocess, categorical, data.unseen, ranges, data.modal)
-        counts = None if self._unlabelled else self._counts_for
-        encoders, table = fit_tables(joined, self.rows["train"], *about, counts)
+                own_steps = {party: steps for party, steps in preprocess.columns.items() if party == name}
+                preprocess = replace(preprocess, columns=own_steps)
+        encoders, table = fit_tables(
+            self.joined,
+            self.rows["train"],
+            preprocess,
+            categorical,
+            data.unseen,
+            self._normaliser.fitted,  # else nothing is to be taken from the records
+            data.modal,
+            None if self._unlabelled else self._counts_for,
+        )
         if table:
             data.say(f"preprocessing, fitted to training records\n{steps_table(table)}")
-        return {party: located(own, data.folders.get(party, Path())) for party, own in encoders.items()}
+        return encoders
 
     @cached_property
     def form(self) -> TableForm:
