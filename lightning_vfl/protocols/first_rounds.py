@@ -3,7 +3,9 @@
 An own protocol may leave out any of this without an error of Python's, and then trains with the same loss.
 """
 
+import pickle
 from collections.abc import Iterable
+from contextlib import suppress
 from hashlib import sha256
 from math import isfinite
 
@@ -72,6 +74,7 @@ class Movement:
         self._sent = module.books.meter.total("up").clone()
         self._steps = {id(optimizer): 0 for optimizer in module.trainer.optimizers}
         self.given_up_before = module.books.given_up
+        self.parts_before: dict[str, bytes] = {}
         self.rounds = 0
 
     @property
@@ -94,6 +97,8 @@ class Movement:
         if self.rounds == 0:
             refuse_unused_parts(module)
         self.rounds += 1
+        if self.rounds == 2:  # what a part computes once, for example from the shapes, is there
+            self.parts_before = states_of_parts(module)
         everybody = set(range(len(self._parties)))
         withheld = {id(network) for network in step.withheld}
         for party in everybody if step.learners is None else everybody.intersection(step.learners):
@@ -134,6 +139,7 @@ def check_movement(module: SplitModel, movement: Movement) -> None:
         _warn_no_loss(module, movement)
         return
     _check_weights(module, movement)
+    _warn_of_states(module, movement)
     _warn_uncounted(module, movement.rounds)
 
 
@@ -172,6 +178,29 @@ def _warn_no_loss(module: SplitModel, movement: Movement) -> None:
         f"no weight of {type(module).__name__} has changed in this fit, because no round had a loss "
         f"({_several(rounds)} given up); {remedy}"
     )
+
+
+def states_of_parts(module: SplitModel) -> dict[str, bytes]:
+    """The attributes of an author's parts, which no checkpoint has, pickled, by names like ``MyCompressor.scale``."""
+    parts = (module.aggregator, module.local_update, module.compressor, module.gradient_compressor)
+    states = {}
+    for part in parts:
+        if part is None or type(part).__module__.partition(".")[0] == "lightning_vfl":
+            continue
+        for name, value in vars(part).items():
+            with suppress(Exception):  # a function of an author's own, for example, has no pickled form
+                states[f"{type(part).__name__}.{name}"] = pickle.dumps(value)
+    return states
+
+
+def _warn_of_states(module: SplitModel, movement: Movement) -> None:
+    """Warn of what a part keeps between rounds: a resumed fit would go on without it."""
+    states = states_of_parts(module)
+    if changed := [name for name, state in movement.parts_before.items() if states.get(name, state) != state]:
+        rank_zero_warn(
+            f"{changed[0]} changes from round to round, and no checkpoint has it, so that a resumed fit goes on with "
+            "another value: keep it in a buffer of a network (register_buffer), or compute it from the round alone"
+        )
 
 
 def _warn_uncounted(module: SplitModel, rounds: int) -> None:

@@ -1,6 +1,7 @@
 """What a protocol of one's own was given and does not use, and who does not learn, is said after the first rounds."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,9 +13,11 @@ from lightning.pytorch import Callback
 from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LocalVFL, SplitVFL, VFLModule
 from lightning_vfl.aggregators import Concat, MaskedSum, Mean
 from lightning_vfl.callbacks import FaultInjector
+from lightning_vfl.compressors import Compressor, TopK
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.downlinks import RandomizedResponse
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.local_updates import LocalSteps, LocalUpdate
 from lightning_vfl.missing import Skip
 from lightning_vfl.protocols import Step
 from lightning_vfl.protocols.books import Books
@@ -382,3 +385,48 @@ def test_who_rightly_does_not_change_is_not_named(tmp_path, name):
     trainer(tmp_path, max_epochs=3, callbacks=callbacks).fit(module, data)
     assert module.books.rounds["fit"] > 5
     assert module._movement is None
+
+
+class Counting(LocalUpdate):
+    """Learns from all rounds but every fifth; it counts them itself."""
+
+    def __init__(self):
+        self.rounds = 0
+
+    def learn(self, party, bottom, features, gradient, optimizer):
+        self.rounds += 1
+        if self.rounds % 5:
+            optimizer.step()
+
+    def flops(self, party, bottom):
+        return 0.0
+
+
+class Scaled(Compressor):
+    """Half numbers after a scale: a running one, or that of the first message."""
+
+    def __init__(self, runs):
+        self.runs = runs
+        self.scale = None
+
+    def encode(self, h):
+        if self.scale is None or self.runs:
+            self.scale = float(h.abs().max()) + 1
+        return ((h / self.scale).half(),)
+
+    def decode(self, tensors, width):
+        return tensors[0].float() * self.scale
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"local_update": Counting()}, "Counting.rounds changes from round to round, and no checkpoint has it"),
+        ({"compressor": Scaled(True)}, "Scaled.scale changes from round to round, and no checkpoint has it"),
+        ({"compressor": Scaled(False)}, None),
+        ({"local_update": LocalSteps(2), "compressor": TopK(2, feedback=True)}, None),
+    ],
+)
+def test_what_a_part_keeps_between_rounds_is_told(tmp_path, settings, told):
+    with nullcontext() if told is None else pytest.warns(UserWarning, match=told):  # other warnings are errors
+        fit(tmp_path, SplitVFL(Mean(), width=5, seed=0, **settings))
