@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ def write_programs(
         paths = {Engine.TORCH: stem.with_suffix(".pt2"), Engine.ONNX: stem.with_suffix(".onnx")}
         _forget_sources(program)
         _copy_numbers(program)
-        torch.export.save(program, paths[Engine.TORCH])
+        content = BytesIO()  # torch's own writer of files says of a full disk only where in C++ it failed
+        torch.export.save(program, content)
+        paths[Engine.TORCH].write_bytes(content.getbuffer())
         for node in in_onnx.model.graph.all_nodes():
             node.metadata_props.clear()
             for value in node.outputs:  # torch names the values of a layer after it, also like an output of ours

@@ -29,6 +29,7 @@ from lightning_vfl.export.split_model import (
 from lightning_vfl.export.trained import Trained
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.types import VerticalBatch
+from lightning_vfl.whole_files import named
 
 _RTOL, _ATOL = 1e-4, 1e-5  # between torch and an exported program, in float32
 
@@ -102,7 +103,8 @@ def _write_all(parts: Mapping[Path, Part], model: str, moments: Mapping[str, Mom
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise ConfigurationError(f"{folder} is not an empty folder; give another --out, or remove it")
     for folder, part in parts.items():
-        _write(part, folder, model, moments.get(part.name))
+        with named(folder):
+            _write(part, folder, model, moments.get(part.name))
     return list(parts)
 
 

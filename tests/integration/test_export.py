@@ -1,6 +1,7 @@
 """Law: exported halves together predict what the trained model predicts, and no half has another owner's numbers."""
 
 import json
+import resource
 import runpy
 import shutil
 import subprocess
@@ -374,3 +375,16 @@ def test_the_command_line_tells_errors_in_one_line(bank, capsys):
         error = capsys.readouterr().err
         assert (end.value.code, error.count("\n")) == (status, 1), error
         assert message in error
+
+
+@pytest.mark.parametrize("room", [500, 12_000])
+def test_a_half_that_cannot_be_written_is_named_with_what_to_do(bank, room, tmp_path):
+    """The system ends a file at this size, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(ConfigurationError, match=r"/bank cannot be written .*; make room") as error:
+            export_model(model(bank), tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(error.value)
