@@ -68,6 +68,7 @@ def everything(folder, subject, more):
     t.save_checkpoint(folder / "x.ckpt")
     state = torch.load(folder / "x.ckpt", weights_only=True)
     kept = {name: state[name] for name in ("state_dict", "optimizer_states", "lightning_vfl")}
+    kept["lightning_vfl"]["start"]["metrics"].pop("train/accuracy", None)
     told = [row for row in history.rows() if row["metric"] != "train/accuracy"]
     return kept | {"told": told, "random": torch.get_rng_state(), "modes": modes.seen}, history
 
