@@ -47,6 +47,12 @@ class TrainMetrics(Callback):
         self.every_n_epochs = positive("every_n_epochs", every_n_epochs, whole=True)
         self._told: tuple[str, ...] = ()
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"told": list(self._told)}  # a resumed fit begins with these values, and deletes them as the whole one
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._told = tuple(state_dict["told"])
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         protocol(self, pl_module)
         if stage == "fit" and trainer.world_size > 1:

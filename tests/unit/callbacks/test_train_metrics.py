@@ -83,6 +83,30 @@ def test_weights_books_modes_and_random_numbers_are_the_same_without_it(subject,
     assert [row["metric"] for row in history.rows()].count("train/accuracy") == 2
 
 
+class Shown(Callback):
+    """Writes down in which rounds there is a value of the training records."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.seen.append("train/accuracy" in trainer.callback_metrics)
+
+
+def test_a_resumed_fit_has_a_value_in_its_own_epoch_alone(tmp_path):
+    def fitted(folder, epochs, path=None):
+        shown = Shown()
+        t = trainer(tmp_path / folder, max_epochs=epochs, callbacks=[TrainMetrics(every_n_epochs=2), shown])
+        t.fit(split(), datamodule=Blobs(batch_size=10), ckpt_path=path, weights_only=True)
+        t.save_checkpoint(tmp_path / f"{folder}.ckpt")
+        return shown.seen
+
+    whole = fitted("whole", 3)
+    first = fitted("first", 2)
+    assert first + fitted("second", 3, tmp_path / "first.ckpt") == whole
+    assert not any(whole)
+
+
 def scores(module, records, parties):
     """Labels, and the top's output by hand: record by record, the mean of the embeddings that there are."""
     module.eval()
