@@ -1,6 +1,5 @@
 """Encode the columns of a party's table as numbers, with what was fitted to its training rows."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -130,30 +129,6 @@ def fit_encoders(
             seen.append(table[name][trained[party]].astype(str).to_numpy(dtype=np.str_))
         encoders.append(OneHot(str(name), tuple(categories_of(np.concatenate(seen))), unseen))
     return tuple(encoders)
-
-
-def encode_table(
-    table: "PartyTable", encoders: Sequence[ColumnEncoder], party: str, outside: "Counter[str] | None" = None
-) -> "NDArray[np.float64]":
-    """(N, F) the columns of the table as numbers, in the order of the encoders.
-
-    Args:
-        table: the columns.
-        encoders: of the columns.
-        party: its name, for errors.
-        outside: counts, by column, the records with a number outside those of the training records.
-
-    Raises:
-        ConfigurationError: for missing and unknown columns, and values of another kind than those of the training rows.
-    """
-    check_columns(table, encoders, party)
-    blocks = [encoder.encode(table[encoder.column], party) for encoder in encoders if encoder.names]
-    if outside is not None:
-        chosen = (encoder for encoder in encoders if encoder.names)
-        for encoder, block in zip(chosen, blocks, strict=True):
-            if isinstance(encoder, Chain):
-                outside[encoder.column] += encoder.outside(block)
-    return np.hstack(blocks) if blocks else np.empty((len(table), 0))
 
 
 def check_columns(table: "PartyTable", encoders: Sequence[ColumnEncoder], party: str) -> None:

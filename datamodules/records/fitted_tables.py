@@ -36,7 +36,7 @@ def fit_tables(
         preprocess: the steps that users have asked for; None: numbers, and one-hot columns of ``categorical``.
         categorical: columns to encode one-hot.
         unseen: what these do with a category that no training row has.
-        ranges: whether to keep the ends of numbers and dates, which tell of new tables.
+        ranges: whether to keep what new tables are compared with: the ends of numbers, and the share of missing values.
         modal: party -> its column of pictures or text, for parties that have one.
         counts: counts the labels of training rows, see ``Preprocess.fit``.
 

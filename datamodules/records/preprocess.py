@@ -137,7 +137,7 @@ class Preprocess:
         Args:
             tables: party -> its table; all have the same columns in the same order.
             trained: party -> (N,) bool, which rows are training records.
-            ranges: whether to keep the ends of numbers and dates.
+            ranges: whether to keep the ends of numbers and dates, and the share of missing values.
             counts: counts the labels of training rows, for parties, a column, bins and their number; None: there are
                 no labels here.
 
@@ -163,9 +163,9 @@ class Preprocess:
                 what = note or "left out"
             else:
                 of_column = None if counts is None else partial(counts, tuple(tables), name)
-                chain = fit_chain(steps, values, party, ranges, of_column)
-                encoders.append(chain)
-                missing = chain.missing(values, party)
+                chain = fit_chain(steps, values, party, of_column)
+                encoders.append(chain if ranges else replace(chain, seen=(), missing=None))
+                missing = chain.missing or 0.0
                 what = f"{chain.describe()}{'; ' if note else ''}{note}"
             rows.append(TableRow(party, name, kind, missing, what))
         unused = [row for row in rows if row.column not in own]
