@@ -55,6 +55,15 @@ class ColumnEncoder(ABC):
     def state(self) -> dict[str, Any]:
         """Plain values, among them the ``kind`` by which ``encoder_of`` finds the class."""
 
+    @property
+    def of_texts(self) -> bool:
+        """Whether it reads texts, so that its column is read as text from a CSV file; default: no."""
+        return False
+
+    def taken(self) -> tuple[str, ...]:
+        """What was taken from the values of the training rows; default: nothing."""
+        return ()
+
 
 def tell_unseen(
     texts: "NDArray[np.str_]",

@@ -56,7 +56,6 @@ class Chain(ColumnEncoder):
 
     @property
     def of_texts(self) -> bool:
-        """Whether it reads texts, among them numbers that pandas reads otherwise: 1.234 with the decimal mark ','."""
         return reads_text(self.reader)
 
     @property
@@ -80,7 +79,7 @@ class Chain(ColumnEncoder):
         for step in self.after:
             marks += step.marks(numbers)
             numbers = step.apply(numbers)
-        refuse_cells(values, _gaps(numbers), party, "are missing", "add impute to its steps, or fill them in")
+        refuse_cells(values, _gaps(numbers), party, "are missing", "fill them in, or use preprocess: auto or impute")
         return np.column_stack([numbers, *marks]) if marks else numbers, absent
 
     def state(self) -> dict[str, Any]:
@@ -127,7 +126,6 @@ class Chain(ColumnEncoder):
         return ", ".join(step.describe() for step in self.steps)
 
     def taken(self) -> tuple[str, ...]:
-        """What the steps have taken from the values of the training rows."""
         return tuple(dict.fromkeys(word for step in self.steps if (word := step.taken())))
 
 
@@ -152,8 +150,13 @@ class LeftOut(ColumnEncoder):
         return {"kind": "left_out", "column": self.column}
 
 
+def plain_numbers(column: str) -> Chain:
+    """The encoder of a column of numbers that stay as they are."""
+    return Chain(column, None, ReadNumbers())
+
+
 def reads_text(reader: Reader) -> bool:
-    """Whether a column of a CSV file must be text for this reader."""
+    """Whether a column of a CSV file must be text for this reader, as 1.234 with the decimal mark ',' must."""
     if isinstance(reader, ReadNumbers):
         return reader.decimal == ","
     return not isinstance(reader, ReadBooleans)

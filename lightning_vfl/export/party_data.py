@@ -10,18 +10,13 @@ from urllib.parse import quote
 import numpy as np
 
 from lightning_vfl.datamodules.records.column_encoder import ColumnEncoder
-from lightning_vfl.datamodules.records.column_encoders import (
-    Numbers,
-    OneHot,
-    check_columns,
-    encoder_of,
-    of_texts,
-)
+from lightning_vfl.datamodules.records.column_encoders import check_columns, encoder_of
 from lightning_vfl.datamodules.records.column_tables import StoredTable
 from lightning_vfl.datamodules.records.modal_columns import located
 from lightning_vfl.datamodules.records.new_records import NewRecords
 from lightning_vfl.datamodules.records.number_files import NumberFile
 from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, listed, plain_ids
+from lightning_vfl.datamodules.records.step_chain import Chain
 from lightning_vfl.datamodules.records.table_files import read_table, store_table
 from lightning_vfl.datamodules.records.work_folders import WorkFolder
 from lightning_vfl.errors import ConfigurationError
@@ -201,9 +196,9 @@ def read_party(
             f"{path} of party '{party}' is an array, but it has columns; give a table (CSV, Parquet)"
         )
     encoders = located([encoder_of(state) for state in half.encoders], path.parent)
-    stepped = any(not isinstance(encoder, Numbers | OneHot) for encoder in encoders)
-    # of steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
-    text = None if grouped and stepped else [encoder.column for encoder in encoders if of_texts(encoder)]
+    # with chosen steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
+    stepped = any(not isinstance(encoder, Chain) or len(encoder.steps) > 1 for encoder in encoders)
+    text = None if grouped and stepped else [encoder.column for encoder in encoders if encoder.of_texts]
     others = set(leave_out).difference(encoder.column for encoder in encoders)
     if work is not None:
         stored = store_table(path, party, id_column, form, text, work.path)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lightning_vfl.datamodules.records.party_tables import CSVForm
+from lightning_vfl.datamodules.records.step_chain import plain_numbers
 from lightning_vfl.datamodules.records.work_folders import WorkFolder
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Manifest, PartyHalf, Port, ServerHalf
@@ -63,7 +64,7 @@ def test_another_form_is_refused_in_one_line(tmp_path, name):
 
 
 def test_an_array_for_columns_and_a_file_for_the_server_are_refused(tmp_path):
-    columns = manifest(PartyHalf(({"kind": "numbers", "column": "age"},), ("age",)), 1)
+    columns = manifest(PartyHalf((plain_numbers("age").state(),), ("age",)), 1)
     with pytest.raises(ConfigurationError, match="is an array, but it has columns; give a table"):
         read(tmp_path / "a.npy", columns)
     with pytest.raises(ConfigurationError, match="given for the server, which has no features"):
