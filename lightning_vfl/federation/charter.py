@@ -2,27 +2,28 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 from hashlib import sha256
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 import yaml
 
 from lightning_vfl.align.ids import Step, steps_of
-from lightning_vfl.checks import one_of, positive, within
+from lightning_vfl.checks import one_of, within
 from lightning_vfl.configs import refuse_repeated_keys
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
 
 SOON = 60  # days before the end of a certificate, from which on it is told
-MOST = {"frame": 1024, "columns": 2**31, "server_ids": 2**31}  # the largest limits that a charter can set
+
+T = TypeVar("T")
 
 
 class Alignment(StrEnum):
@@ -130,18 +131,33 @@ class Charter:
         Raises:
             ConfigurationError: names the file, the key, and what is allowed there.
         """
-        path = Path(path)
-        said = _yaml(path)
-        try:
-            return _charter(said, path.parent)
-        except ConfigurationError as error:
-            raise type(error)(f"{path}: {error}") from None
+        return _from_file(path, cls, _CHARTER, needed=("federation", "server", "parties"))
+
+    def __post_init__(self) -> None:
+        """Refuse two hosts of one name, also in other letters (files are named after them), or of one certificate."""
+        names: set[str] = set()
+        certificates: dict[bytes, str] = {}
+        for host in self.hosts:
+            if host.name.casefold() in names:
+                raise ConfigurationError(f"two hosts have the name {host.name}; give each host a name of its own")
+            names.add(host.name.casefold())
+            other = certificates.setdefault(host.certificate.whole, host.name)
+            if other != host.name:
+                raise ConfigurationError(f"{other} and {host.name} have the same certificate; every host needs its own")
+        if self.normalise and self.alignment != Alignment.PSI:
+            raise ConfigurationError(
+                f"normalise is for alignment: psi; with alignment: {self.alignment} write the ids equally in all tables"
+            )
+
+    @property
+    def hosts(self) -> "tuple[Server | Party, ...]":
+        """The server and all parties."""
+        return self.server, *self.parties
 
     @property
     def ends_first(self) -> Server | Party:
         """The host whose certificate ends first."""
-        hosts: tuple[Server | Party, ...] = (self.server, *self.parties)
-        return min(hosts, key=lambda host: host.certificate.until)
+        return min(self.hosts, key=lambda host: host.certificate.until)
 
     def ending(self) -> str | None:
         """A line about the certificate that ends first, if it ends soon."""
@@ -262,85 +278,9 @@ class SeatFile:
         Raises:
             ConfigurationError: names the file, the key, and what is allowed there.
         """
+        seat = _from_file(path, cls, _SEAT, needed=("key",))
         path = Path(path)
-        said = _yaml(path)
-        try:
-            return _seat(said, path)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}: {error}") from None
-
-
-def _charter(said: Any, folder: Path) -> Charter:
-    given = _known(said, [one.name for one in fields(Charter)], "", ["federation", "server", "parties"])
-    name = _name(given["federation"], "federation")
-    about = _known(given["server"], ["name", "address", "certificate"], "server", ["name", "address", "certificate"])
-    server = Server(
-        _name(about["name"], "server.name"),
-        _address(about["address"], "server.address"),
-        _certificate(about, folder, "server"),
-    )
-    listed = given["parties"]
-    if not isinstance(listed, list) or not listed:
-        raise ConfigurationError("parties must be a list of at least one {name, certificate}")
-    parties = []
-    for number, one in enumerate(listed):
-        where = f"parties[{number}]"
-        entry = _known(one, ["name", "certificate"], where, ["name", "certificate"])
-        parties.append(Party(_name(entry["name"], f"{where}.name"), _certificate(entry, folder, where)))
-    _refuse_equal(server, parties)
-    alignment = _choice(given.get("alignment", Alignment.CLEAR), Alignment, "alignment")
-    steps = _steps(given.get("normalise", []))
-    if steps and alignment != Alignment.PSI:
-        raise ConfigurationError(
-            f"normalise is for alignment: psi; with alignment: {alignment} write the ids equally in all tables"
-        )
-    waits = _known(given.get("patience", {}), [one.name for one in fields(Patience)], "patience")
-    patience = Patience(**{key: _number(value, f"patience.{key}", "seconds above 0") for key, value in waits.items()})
-    weights = Weights(_choice(given.get("weights", Weights.SECRET), Weights, "weights"))
-    sizes = _known(given.get("limits", {}), [one.name for one in fields(Limits)], "limits")
-    limits = Limits(**{key: _size(value, key) for key, value in sizes.items()})
-    return Charter(name, server, tuple(parties), Alignment(alignment), patience, steps, weights, limits)
-
-
-def _size(said: Any, key: str) -> Any:
-    where = f"limits.{key}"
-    if key == "value":
-        return _number(said, where, "a number above 0")
-    return within(where, said, 1, MOST[key], whole=True)
-
-
-def _steps(said: Any) -> tuple[Step, ...]:
-    if not isinstance(said, list):
-        raise ConfigurationError(f"normalise must be a list of {', '.join(Step)}; got {said!r}")
-    return steps_of([_choice(word, Step, "normalise") for word in said])
-
-
-def _seat(said: Any, path: Path) -> SeatFile:
-    folder = path.parent
-    given = _known(said, [one.name for one in fields(SeatFile)], "", ["key"])
-    least = given.get("least_members", 1)
-    positive("least_members", least, whole=True)
-    budget = None
-    if given.get("budget") is not None:
-        spent = _known(given["budget"], ["epsilon", "delta"], "budget", ["epsilon", "delta"])
-        budget = Budget(
-            _number(spent["epsilon"], "budget.epsilon", "a number above 0"),
-            _number(spent["delta"], "budget.delta", "a number above 0 and below 1", below=1.0),
-        )
-    evaluate = Consent(_choice(given.get("evaluate", Consent.PROTOCOL), Consent, "evaluate"))
-    most = given.get("subtractable_records")
-    if most is not None:
-        within("subtractable_records", most, 0, whole=True)
-    proxy = _proxy(given.get("proxy"))
-    ledger = path.with_name(f"{path.stem}.privacy.jsonl")
-    if given.get("ledger") is not None:
-        ledger = _path(given["ledger"], folder, "ledger")
-        if ledger.suffix != ".jsonl":
-            raise ConfigurationError(f"ledger must be the path of a file that ends in .jsonl; got {given['ledger']!r}")
-    metrics = None if given.get("metrics") is None else _address(given["metrics"], "metrics")
-    events = Log(_choice(given.get("log", Log.TEXT), Log, "log"))
-    key = _path(given["key"], folder, "key")
-    return SeatFile(key, least, budget, evaluate, ledger, most, proxy, metrics, events)
+        return seat if seat.ledger else replace(seat, ledger=path.with_name(f"{path.stem}.privacy.jsonl"))
 
 
 def proxy_of_environment(host: str = "") -> str | None:
@@ -349,45 +289,108 @@ def proxy_of_environment(host: str = "") -> str | None:
     return None if named is None or (host and proxy_bypass(host)) else named.rstrip("/")
 
 
-def _proxy(said: Any) -> str | None:
-    proxy = proxy_of_environment() if said == "env" else said
-    if proxy is not None and not (isinstance(proxy, str) and re.fullmatch(r"http://\S+:[0-9]{1,5}", proxy)):
-        where = "the proxy of the environment" if said == "env" else "proxy"
-        raise ConfigurationError(
-            f"{where} must be http://host:port, such as http://proxy.example.org:3128; got {proxy!r}"
-        )
-    return proxy
+Reader = Callable[[Any, str, Path], Any]
+"""What a value of a file stands for: given the value, the key for errors, and the folder of the file."""
 
 
-def _refuse_equal(server: Server, parties: list[Party]) -> None:
-    """Refuse two hosts of one name, also in other letters (files are named after them), or of one certificate."""
-    names: set[str] = set()
-    certificates: dict[bytes, str] = {}
-    hosts: list[Server | Party] = [server, *parties]
-    for host in hosts:
-        if host.name.casefold() in names:
-            raise ConfigurationError(f"two hosts have the name {host.name}; give each host a name of its own")
-        names.add(host.name.casefold())
-        other = certificates.setdefault(host.certificate.whole, host.name)
-        if other != host.name:
-            raise ConfigurationError(f"{other} and {host.name} have the same certificate; every host needs its own")
-
-
-def _certificate(entry: Mapping[str, Any], folder: Path, where: str) -> Certificate:
-    path = _path(entry["certificate"], folder, f"{where}.certificate")
+def _from_file(path: str | Path, kind: type[T], readers: Mapping[str, Reader], needed: Collection[str]) -> T:
+    """What a YAML file says, with the file in front of every error."""
+    path = Path(path)
+    said = _yaml(path)
     try:
-        found = Certificate.read(path)
+        return _part(kind, readers, needed)(said, "", path.parent)  # type: ignore[no-any-return]
     except ConfigurationError as error:
-        raise type(error)(f"{where}.certificate: {error}") from None
-    if entry["name"] not in found.names:
-        names = ", ".join(found.names) or "nobody"
-        raise ConfigurationError(
-            f"{where}.certificate: {path} is the certificate of {names}; give that of {entry['name']}"
-        )
-    return found
+        raise type(error)(f"{path}: {error}") from None
 
 
-def _name(value: Any, where: str) -> str:
+def _part(kind: type, readers: Mapping[str, Reader], needed: Collection[str] = ()) -> Reader:
+    """A mapping with known keys: an object of ``kind``, which has defaults for keys that are left out."""
+    keys = ", ".join(readers)
+
+    def read(said: Any, where: str, folder: Path) -> Any:
+        if not isinstance(said, Mapping):
+            raise ConfigurationError(f"{where or 'the file'} must have the keys {keys}; got {said!r:.60}")
+        inside = f"{where}." if where else ""
+        for key in said:
+            if key not in readers:
+                raise ConfigurationError(f"{inside}{key} is not a key of this file; {nearest(str(key), readers)}")
+        for key in needed:
+            if said.get(key) is None:
+                raise ConfigurationError(f"{inside}{key} is missing; {where or 'the file'} has {keys}")
+        given = {key: reader for key, reader in readers.items() if key in said}
+        return kind(**{key: reader(said[key], f"{inside}{key}", folder) for key, reader in given.items()})
+
+    return read
+
+
+def _maybe(reader: Reader) -> Reader:
+    """As ``reader``, or nothing."""
+    return lambda value, where, folder: None if value is None else reader(value, where, folder)
+
+
+def _choice(kind: type[StrEnum]) -> Reader:
+    """A word of an enumeration."""
+    return lambda value, where, _: kind(one_of(where, value, map(str, kind)))
+
+
+def _whole(least: int, most: int | None = None) -> Reader:
+    """A whole number."""
+    return lambda value, where, _: within(where, value, least, most, whole=True)
+
+
+def _number(what: str, below: float = inf) -> Reader:
+    """A finite number above 0."""
+
+    def read(value: Any, where: str, _: Path) -> float:
+        if isinstance(value, str) and re.fullmatch(r"[0-9.]+[eE][+-]?[0-9]+", value):  # YAML 1.1: 1e-5 is a text
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < below and isfinite(value)):
+            raise ConfigurationError(f"{where} must be {what}; got {value!r}")
+        return float(value)
+
+    return read
+
+
+def _host(kind: type, readers: Mapping[str, Reader]) -> Reader:
+    """A server or a party, whose certificate has its name."""
+    read_part = _part(kind, readers, needed=readers)
+
+    def read(said: Any, where: str, folder: Path) -> Any:
+        host = read_part(said, where, folder)
+        names = host.certificate.names
+        if host.name not in names:
+            raise ConfigurationError(
+                f"{where}.certificate: {folder / said['certificate']} is the certificate of "
+                f"{', '.join(names) or 'nobody'}; give that of {host.name}"
+            )
+        return host
+
+    return read
+
+
+def _parties(said: Any, where: str, folder: Path) -> tuple[Party, ...]:
+    if not isinstance(said, list) or not said:
+        raise ConfigurationError(f"{where} must be a list of at least one {{name, certificate}}")
+    read = _host(Party, _PARTY)
+    return tuple(read(one, f"{where}[{number}]", folder) for number, one in enumerate(said))
+
+
+def _steps(said: Any, where: str, folder: Path) -> tuple[Step, ...]:
+    if not isinstance(said, list):
+        raise ConfigurationError(f"{where} must be a list of {', '.join(Step)}; got {said!r}")
+    read = _choice(Step)
+    return steps_of([read(word, where, folder) for word in said])
+
+
+def _certificate(value: Any, where: str, folder: Path) -> Certificate:
+    path = _path(value, where, folder)
+    try:
+        return Certificate.read(path)
+    except ConfigurationError as error:
+        raise type(error)(f"{where}: {error}") from None
+
+
+def _name(value: Any, where: str, _: Path) -> str:
     if not isinstance(value, str):
         raise ConfigurationError(f"{where} must be a text; got {value!r}")
     try:
@@ -397,48 +400,35 @@ def _name(value: Any, where: str) -> str:
     return value
 
 
-def _address(value: Any, where: str) -> str:
-    found = (
-        re.fullmatch(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", value) if isinstance(value, str) else None
-    )
+def _address(value: Any, where: str, _: Path) -> str:
+    form = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})"
+    found = re.fullmatch(form, value) if isinstance(value, str) else None
     if found is None or not 1 <= int(found[2]) <= 65535:
         raise ConfigurationError(f"{where} must be host:port, such as scorer.example.org:8443; got {value!r}")
     return found[0]
 
 
-def _path(value: Any, folder: Path, where: str) -> Path:
+def _path(value: Any, where: str, folder: Path) -> Path:
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{where} must be the path of a file; got {value!r}")
     return folder / value
 
 
-def _choice(value: Any, kind: type[StrEnum], where: str) -> str:
-    return str(one_of(where, value, map(str, kind)))
+def _ledger(value: Any, where: str, folder: Path) -> Path:
+    path = _path(value, where, folder)
+    if path.suffix != ".jsonl":
+        raise ConfigurationError(f"{where} must be the path of a file that ends in .jsonl; got {value!r}")
+    return path
 
 
-def _number(value: Any, where: str, what: str, below: float = float("inf")) -> float:
-    if isinstance(value, str) and re.fullmatch(r"[0-9.]+[eE][+-]?[0-9]+", value):  # YAML 1.1 reads 1e-5 as a text
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < below and isfinite(value)):
-        raise ConfigurationError(f"{where} must be {what}; got {value!r}")
-    return float(value)
-
-
-def _known(said: Any, allowed: Collection[str], where: str, needed: Collection[str] = ()) -> Mapping[str, Any]:
-    """A mapping of the file with known keys, and with those that are needed."""
-    keys = ", ".join(allowed)
-    if not isinstance(said, Mapping):
-        raise ConfigurationError(f"{where or 'the file'} must have the keys {keys}; got {said!r:.60}")
-    for key in said:
-        if key not in allowed:
-            full = f"{where}.{key}" if where else str(key)
-            raise ConfigurationError(f"{full} is not a key of this file; {nearest(str(key), allowed)}")
-    for key in needed:
-        if said.get(key) is None:
-            raise ConfigurationError(
-                f"{f'{where}.{key}' if where else key} is missing; {where or 'the file'} has {keys}"
-            )
-    return said
+def _proxy(said: Any, where: str, _: Path) -> str | None:
+    proxy = proxy_of_environment() if said == "env" else said
+    if proxy is not None and not (isinstance(proxy, str) and re.fullmatch(r"http://\S+:[0-9]{1,5}", proxy)):
+        raise ConfigurationError(
+            f"{where if said != 'env' else 'the proxy of the environment'} must be http://host:port, such as "
+            f"http://proxy.example.org:3128; got {proxy!r}"
+        )
+    return proxy
 
 
 def _yaml(path: Path) -> Any:
@@ -451,3 +441,39 @@ def _yaml(path: Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(f"{path} cannot be read ({reason}); give a YAML file") from None
+
+
+_PARTY: Mapping[str, Reader] = {"name": _name, "certificate": _certificate}
+_CHARTER: Mapping[str, Reader] = {
+    "federation": _name,
+    "server": _host(Server, {"name": _name, "address": _address, "certificate": _certificate}),
+    "parties": _parties,
+    "alignment": _choice(Alignment),
+    "patience": _part(Patience, dict.fromkeys(("join", "reconnect", "silence"), _number("seconds above 0"))),
+    "normalise": _steps,
+    "weights": _choice(Weights),
+    "limits": _part(
+        Limits,
+        {
+            "frame": _whole(1, 1024),
+            "columns": _whole(1, 2**31),
+            "value": _number("a number above 0"),
+            "server_ids": _whole(1, 2**31),
+        },
+    ),
+}
+_BUDGET: Mapping[str, Reader] = {
+    "epsilon": _number("a number above 0"),
+    "delta": _number("a number above 0 and below 1", below=1.0),
+}
+_SEAT: Mapping[str, Reader] = {
+    "key": _path,
+    "least_members": _whole(1),
+    "budget": _maybe(_part(Budget, _BUDGET, needed=_BUDGET)),
+    "evaluate": _choice(Consent),
+    "ledger": _maybe(_ledger),
+    "subtractable_records": _maybe(_whole(0)),
+    "proxy": _maybe(_proxy),
+    "metrics": _maybe(_address),
+    "log": _choice(Log),
+}
