@@ -9,12 +9,12 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .column_encoder import ColumnEncoder
+from .column_encoder import ColumnEncoder, tell_outside
 from .column_encoders import check_columns
 from .joined_tables import Joined
 from .layout import Layout
 from .modal_columns import ModalColumn
-from .new_records import NewRecords
+from .step_chain import Chain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,18 +90,20 @@ def form_of(
 def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[NDArray[np.float64]]":
     """The columns of numbers of a party, (N,) each; 0 for records that it does not have. Its table forgets its columns.
 
-    Of new tables it prints what is unlike the training records.
+    Of new tables it prints how many records have numbers outside those of the training records.
 
     Raises:
         ConfigurationError: for values of another kind than those of the training rows.
     """
     table, held = joined.tables[party], joined.held[party]
-    new = NewRecords(party)
+    outside: Counter[str] = Counter()
     for encoder in form.encoders[party]:
         values = table.pop(encoder.column) if encoder.column in table else None
         if values is None or not encoder.names:
             continue
-        encoded = new.encode(encoder, values)
+        encoded = encoder.encode(values, party)
+        if form.known and isinstance(encoder, Chain):
+            outside[encoder.column] += encoder.outside(encoded)
         for column in encoded.T:
             if held is None:
                 yield np.array(column)  # the encoder's array may be that of the table
@@ -109,8 +111,7 @@ def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[N
                 whole = np.zeros(len(joined.ids))
                 whole[held] = column
                 yield whole
-    if form.known:
-        new.tell()
+    tell_outside(outside, len(table), party)
 
 
 def encode_tables(joined: Joined, form: TableForm) -> "NDArray[np.float64]":

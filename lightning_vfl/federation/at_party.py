@@ -1,8 +1,9 @@
 """The process of one party: what is the same for all protocols, and its part of evaluations."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,18 +11,16 @@ from torch import Tensor
 from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.at_server import metrics_of
-from lightning_vfl.federation.calls import numbers
 from lightning_vfl.federation.frames import Frame
-from lightning_vfl.federation.hub import Key
-from lightning_vfl.federation.letters import Seals, for_receiver, read, written
-from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.hub import At, Key
+from lightning_vfl.federation.letters import Seals, enclosed, for_receiver, message_of, written
+from lightning_vfl.federation.link import Link, RoundClosed
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.objectives import labels_of
 from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, mask_of
 from lightning_vfl.wire import Message, PartyView
 
@@ -33,16 +32,14 @@ class Evaluation:
     Args:
         names: of the round.
         roll: the parties of a round without faults.
-        key: its first turn.
+        at: where the round is.
         called: (M,) bool, the parties that are called.
-        plan: of the round, if faults are played from the recipe.
     """
 
     names: RoundNames
     roll: Roll
-    key: Key
+    at: At
     called: Tensor
-    plan: RoundPlan | None
 
 
 class AtParty(Place):
@@ -65,36 +62,70 @@ class AtParty(Place):
         self._joins = 0  # how often a party had joined when this one last asked for keys
         self.predicted = 0  # batches of the evaluation that is going on, if this party has the predictions
 
-    def is_called(self, module: Any, key: Key) -> bool:
-        """Whether this party takes part in the round; asks the server where that is not known."""
+    def called(self, module: Any, at: At, planned: Tensor | None = None) -> Tensor | None:
+        """(M,) bool, the parties that are called in a round; None: this party is not.
+
+        Args:
+            module: the protocol.
+            at: the round.
+            planned: the parties, if faults are played from the recipe; None: everybody.
+
+        Raises:
+            ConfigurationError: if this party would be summed with fewer parties than it allows.
+        """
+        parties = module.roster.parties
+        if self.injected:
+            called = torch.ones(parties, dtype=torch.bool) if planned is None else planned
+        elif self._is_called(at):
+            called = mask_of(self.link.standing.called, parties)
+        else:
+            return None
+        if int(called.sum()) < self.least_members:
+            raise ConfigurationError(
+                f"the server calls {int(called.sum())} parties, and seat.yaml of this party has least_members: "
+                f"{self.least_members}; wait until more parties are there, or lower least_members"
+            )
+        return called
+
+    def _is_called(self, at: At) -> bool:
+        """Whether the server calls this party; asks it where that is not known."""
         standing = self.link.standing
-        if key.at < standing.at:  # while the party was away, the others went on
+        if at < standing.at:  # while the party was away, the others went on
             return False
         if self.party in standing.called and standing.enough:
             return True
-        return self.link.ask(Key(key.at, -1), "ready") is not None
+        return self.link.ask(Key(at, -1), "ready") is not None
 
-    def refuse_few(self, called: Tensor) -> None:
-        """Refuse a round in which this party would be summed with fewer parties than it allows.
+    def message(
+        self,
+        kind: str,
+        to: Literal["server", "peers"],
+        piece: Tensor,
+        names: RoundNames,
+        receivers: tuple[int, ...] | None = None,
+    ) -> Message:
+        """A message of this party; axis 0 of a piece to peers is the receiver."""
+        return Message(kind, to, (self.party,), (piece,), receivers=receivers, round=names)
+
+    def ask(self, key: Key, say: str, *written: Any) -> Frame:
+        """The server's answer to a request at a turn of a round; ``written``: its header, tensors and bits.
 
         Raises:
-            ConfigurationError: naming both numbers.
+            RoundClosed: if the server has gone on without this party.
         """
-        if len(numbers(called)) < self.least_members:
-            raise ConfigurationError(
-                f"the server calls {len(numbers(called))} parties, and seat.yaml of this party has least_members: "
-                f"{self.least_members}; wait until more parties are there, or lower least_members"
-            )
+        frame = self.link.ask(key, say, *written)
+        if frame is None:
+            raise RoundClosed
+        return frame
 
     def tell_server(
         self, module: Any, message: Message, rows: int, key: Key, labels: Tensor | None = None, **more: Any
-    ) -> Frame | None:
-        """Send a message to the server; ``more``: further lines of its header. None: the round is closed."""
-        letter, tensors, bits = written(message, self.bits(module, rows))
-        header: dict[str, Any] = {"part": "upload", "message": letter, **more}
+    ) -> Frame:
+        """Send a message to the server; ``more``: further lines of its header."""
+        header, tensors, bits = enclosed(message, {"part": "upload", **more}, self.bits(module, rows))
         if labels is not None:
             header["labels"], tensors, bits = True, [*tensors, labels], [*bits, None]
-        return self.link.ask(key, "tell", header, tensors, bits)
+        return self.ask(key, "tell", header, tensors, bits)
 
     def tell_peers(
         self,
@@ -104,8 +135,8 @@ class AtParty(Place):
         key: Key,
         header: Mapping[str, Any],
         labels: Tensor | None = None,
-    ) -> tuple[list[Message], Frame] | None:
-        """Send a message to peers; everybody's messages for this party, its own included."""
+    ) -> tuple[list[Message], Frame]:
+        """Send a message to peers; everybody's messages for this party, its own included, and the server's answer."""
         if self.link.standing.joins != self._joins and self.seals.fetch is not None:
             self._joins = self.link.standing.joins
             self.seals.learn(self.seals.fetch())
@@ -113,12 +144,10 @@ class AtParty(Place):
         receivers = range(m) if message.receivers is None else message.receivers
         called = [party for party in receivers if view.called[party] or self.injected]
         sealed = self.seals.seal(message, m, called, bits) if message.senders else {}
-        letter = written(replace(message, pieces=(), alongside=None)).letter
+        letter = written(replace(message, pieces=(), alongside=None)).header
         tensors = [*sealed.values()] if labels is None else [labels, *sealed.values()]
         about = {**header, "sealed": list(sealed), "message": letter, "labels": labels is not None}
-        frame = self.link.ask(key, "tell", about, tensors)
-        if frame is None:
-            return None
+        frame = self.ask(key, "tell", about, tensors)
         if frame.header.get("final"):
             return [], frame
         heard = self.opened(module, frame)
@@ -137,13 +166,11 @@ class AtParty(Place):
             )
         return [self.seals.open(s, piece, module.seed) for s, piece in zip(senders, frame.tensors, strict=False)]
 
-    def answer(self, module: Any, frame: Frame | None) -> Message | None:
-        """The server's last message of a round, without pieces if it has none; None: the round is closed."""
-        if frame is None:
-            return None
+    def answer(self, module: Any, frame: Frame) -> Message:
+        """The server's last message of a round, without pieces if it has none."""
         if "message" not in frame.header:
             return Message("nothing", "parties", (), frame.tensors)
-        return read(dict(frame.header["message"]), iter(frame.tensors), module.seed, self.link.agreed)
+        return message_of(frame, module.seed, self.link.agreed)
 
     def own_labels(self, module: Any, batch: VerticalBatch) -> Tensor | None:
         """The labels of the batch, if this party holds them and the round needs them."""
@@ -181,6 +208,12 @@ class AtParty(Place):
             )
         return tuple(numbers)
 
+    def opened_piece(self, module: Any, message: Message, shape: Sequence[int]) -> Tensor:
+        """The one tensor, of this shape, that a party has sealed for this one."""
+        who = self.link.agreed.party(message.senders[0])
+        (piece,) = self.refuse_absurd(message.kind, message.pieces, [(1, *shape)], module, who)
+        return piece[0].to(module.device)
+
     def has_last_half(self, module: Any) -> bool:
         """Whether this party has the top, or its half behind the cut, and with it the predictions."""
         return bool(module.labels_stay and module.roster.active == self.party)
@@ -198,16 +231,17 @@ class AtParty(Place):
     # ---- evaluation
 
     def evaluate(self, module: Any, batch: VerticalBatch, turn: Evaluation) -> Message | None:
-        """Take part in a round of evaluation; the server's answer. None: the round is closed.
+        """Take part in a round of evaluation; the server's answer. None: it asks for nothing of this party.
 
         By default, the party sends its embeddings in the clear.
         """
-        self.refuse_few(turn.called)
+        if self.injected and not bool(turn.roll.included[self.party]):
+            return None
         with torch.no_grad():
             embedding = module.bottoms.one(self.party, batch.features[self.party])
-        message = Message(EMBEDDINGS, "server", (self.party,), (embedding,), round=turn.names)
+        message = self.message(EMBEDDINGS, "server", embedding, turn.names)
         labels = self.own_labels(module, batch)
-        return self.answer(module, self.tell_server(module, message, len(embedding), turn.key, labels))
+        return self.answer(module, self.tell_server(module, message, len(embedding), Key(turn.at, 0), labels))
 
     def miss(self, module: Any, batch: VerticalBatch, names: RoundNames) -> None:
         """Note a round of evaluation for which this party was not called; default: nothing."""
@@ -215,25 +249,22 @@ class AtParty(Place):
 
     def output(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
         """Take part in a round of evaluation, again if the server has lost it with another party."""
-        found = None
-        if self.injected:
-            plan = RoundPlan(roll, roll.called, (roll.called,), roll.called, 0.0, False)
-            if bool(roll.called[self.party]) or module.aggregator.opening is not None:
-                at = at_of(module, names, self.evaluated)
-                found = self.evaluate(module, batch, Evaluation(names, roll, Key(at, 0), roll.called, plan))
-        else:
-            lost = -1
-            while found is None and self._retries(module, names) > lost:
-                lost = self._retries(module, names)
-                at = at_of(module, names, self.evaluated + lost)
-                if not self.is_called(module, Key(at, 0)):
-                    self.miss(module, batch, names)
-                else:
-                    begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
-                    names = names._replace(round=begun)  # the server's number: this party may have missed some
-                    module.books.rounds[str(names.stage)] = begun + 1
-                    called = mask_of(self.link.standing.called, module.roster.parties)
-                    found = self.evaluate(module, batch, Evaluation(names, roll, Key(at, 0), called, None))
+        found, lost = None, -1
+        while found is None and self._retries(module, names) > lost:
+            lost = self._retries(module, names)
+            at = at_of(module, names, self.evaluated + lost)
+            called = self.called(module, at, roll.called)
+            if called is None:
+                self.miss(module, batch, names)
+                continue
+            if not self.injected:
+                begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
+                names = names._replace(round=begun)  # the server's number: this party may have missed some
+                module.books.rounds[str(names.stage)] = begun + 1
+            elif not (called[self.party] or module.aggregator.opening is not None):
+                break
+            with suppress(RoundClosed):
+                found = self.evaluate(module, batch, Evaluation(names, roll, at, called))
         self.evaluated += 1
         if found is not None and self.has_last_half(module):
             return self._predict(module, batch, names, found)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -11,11 +11,12 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.attendance import Attendance, Form, Planned, Seen
-from lightning_vfl.federation.calls import Calls, numbers
+from lightning_vfl.federation.calls import Calls
 from lightning_vfl.federation.collecting import Collector, Uploads
+from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
-from lightning_vfl.federation.letters import written
-from lightning_vfl.federation.told_plans import told_plan
+from lightning_vfl.federation.letters import enclosed
+from lightning_vfl.federation.told_plans import numbers, told_plan
 from lightning_vfl.federation.turns import at_of, clear_leg, turns_of
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.halved_top import ACTIVATIONS
@@ -43,9 +44,13 @@ class AtServer(Place):
         injected: faults are played from the recipe; else what happens is met as it comes.
         reconnect: seconds to wait for parties without which no round is possible.
         record: keeps what has happened; None: nothing is kept.
+
+    Class data:
+        all_answer: every party answers every leg of a round whose faults are played; else as many as the wire needs.
     """
 
     seat = Seat(None)
+    all_answer: ClassVar[bool] = False
 
     def __init__(self, hub: Hub, injected: bool, reconnect: float = 600.0, record: "Record | None" = None) -> None:
         self.hub = hub
@@ -62,25 +67,51 @@ class AtServer(Place):
         """Why a party cannot come back from a checkpoint with so many training rounds; None: it can, the default."""
         return None
 
-    def attendance(
+    # ---- what every round needs
+
+    def begin(
         self,
         module: Any,
         batch: VerticalBatch,
         names: RoundNames,
-        planned: Roll | None,
-        policy: MissingPolicy,
-        evaluation: bool = False,
+        at: At,
+        planned: Roll | None = None,
+        whole: bool = False,
     ) -> Attendance:
-        """Who takes part in a round, and what the form of their messages is."""
-        plain = evaluation and not module.protected_evaluation
+        """Begin a round; who takes part in it, and what the form of their messages is.
+
+        Args:
+            module: the protocol.
+            batch: of the round.
+            names: of the round.
+            at: where the round is.
+            planned: the roll, if faults are played from the recipe; None: everybody takes part.
+            whole: no waiting rule closes a leg, as in evaluations.
+        """
+        policy = self.policy(module)
+        self.calls.begin(module, at, policy)
+        trains = names.stage == Stage.FIT
+        unhurried = whole or not trains
+        plain = unhurried and not module.protected_evaluation
         labelled = None
         if module.roster.active is not None and names.stage != Stage.PREDICT and not module.labels_stay:
             labelled = (clear_leg(module, batch) if plain else turns_of(module, batch)[0]).kind
         clear = module.wire.traits.visible or plain
         form = Form(module, self.hub.agreed, joint_rows(batch).total, clear, names, labelled)
-        if planned is not None:
-            return Planned(self.hub, planned, module.wire.needed(module.roster.parties), form)
-        return Seen(module, self.hub, self.calls.called.clone(), policy, evaluation, form)
+        parties = self.hub.parties
+        needed = module.wire.needed(parties)
+        if self.injected:
+            roll = planned or Roll.everyone(parties)
+            return Planned(self.hub, at, form, roll, parties if self.all_answer else needed)
+        nobody = torch.zeros_like(self.calls.called)
+        roll = Roll(self.calls.called.clone(), nobody, nobody, nobody)
+        rule = None if unhurried else module.waiting
+        return Seen(self.hub, at, form, roll, needed, policy if trains else Exclude(), rule)
+
+    def note(self, names: RoundNames, plan: RoundPlan) -> None:
+        """Write what has become of a round into the record."""
+        if self.record is not None and not self.injected:
+            self.record.add(names.round, plan)
 
     def decoded(
         self,
@@ -98,22 +129,22 @@ class AtServer(Place):
         if not uploads.messages:
             return None
         view = self.view(module, batch, names, uploads.roll)
+        messages = list(uploads.messages)
+        if copies > 1:  # pieces of masked messages have no rows
+            messages = [repeated(message, copies) for message in messages]
         try:
             with torch.no_grad():
-                messages = list(uploads.messages)
-                if copies > 1:  # pieces of masked messages have no rows
-                    repeated = (tuple(piece.repeat(copies, 1) for piece in message.pieces) for message in messages)
-                    messages = [replace(one, pieces=pieces) for one, pieces in zip(messages, repeated, strict=True)]
                 aggregate = decoded(module.sides.server, policy, messages, view)
-            module.enter_sum(names.stage, uploads.roll.included_parties, batch)
-            return aggregate
         except MalformedMessage as error:
             if self.injected:
                 raise
             rank_zero_warn(f"round {names.round} is given up: {error}")
             return None
+        module.enter_sum(names.stage, uploads.roll.included_parties, batch)
+        return aggregate
 
     def view(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> ServerView:
+        """What the server knows of a round when it decodes."""
         prepared, rows = module.preparation, joint_rows(batch)
         records = prepared.count(names.stage)
         seen = batch.present if module.wire.traits.visible else None
@@ -135,16 +166,16 @@ class AtServer(Place):
             at = at_of(module, names, self.evaluated + self.calls.retries)
             if module.protected_evaluation:
                 module.enter_evaluation(batch, names, roll)
-            self.calls.begin(module, at, self.policy(module))
-            attendance = self.attendance(module, batch, names, roll if self.injected else None, Exclude(), True)
-            uploads = self.collector.collect(module, batch, at, attendance, self.evaluation_legs(module, batch))
+            attendance = self.begin(module, batch, names, at, roll)
+            legs = self.evaluation_legs(module, batch)
+            uploads = self.collector.collect(attendance, legs, opens=module.protected_evaluation)
             if module.protected_evaluation:
                 charge_evaluation(module, uploads.roll, uploads.roll.called, batch)
             if uploads.messages or self.injected:
                 break
             self.calls.retries += 1  # a party was lost on the way: those that are there evaluate the batch again
             self.calls.call_next(at, uploads.roll.called)
-            self.calls.end(at, set(), told_plan(seen(uploads, True, 1)))
+            self.calls.end(at, (), told_plan(uploads.plan(skipped=True, legs=1)))
             names = module.next_round()
         self.evaluated += 1
         output = self.joined_output(module, batch, names, uploads)
@@ -156,18 +187,28 @@ class AtServer(Place):
             parties = uploads.roll.holders(output, batch.present)
             module.attendance = TookPart(parties, module.answers(parties)) if some_away else None
         self.calls.call_next(at, included)
+        header = {**self.calls.standing("go"), "final": True}
         for party in numbers(included):
-            header: dict[str, Any] = {**self.calls.standing("go"), "final": True}
-            told: Sequence[Tensor] = ()
             if module.labels_stay and party == module.roster.active:
-                header["message"], told, _ = written(to_label_holder(module, output, names))
-            elif predicts and self.tells_predictions:
-                told = self._predictions_for(module, party, output)
-            for turn in range(uploads.first, uploads.turn + 1):
-                self.hub.post(party, Key(at, turn), header, told)
-        done = RoundPlan(uploads.roll, included, uploads.sent, included, uploads.seconds, False)
-        self.calls.end(at, set(numbers(included)), told_plan(done))
+                self.answer(party, at, uploads, *enclosed(to_label_holder(module, output, names), header))
+            else:
+                told = self._predictions_for(module, party, output) if predicts and self.tells_predictions else ()
+                self.answer(party, at, uploads, header, told)
+        self.calls.end(at, numbers(included), told_plan(uploads.plan(skipped=False)))
         return nothing() if module.labels_stay else output
+
+    def answer(
+        self,
+        party: int,
+        at: At,
+        uploads: Uploads,
+        header: Mapping[str, Any],
+        tensors: Sequence[Tensor] = (),
+        bits: Sequence[int | None] | None = None,
+    ) -> None:
+        """Answer a party at the end of a round: it may be late with a leg that others have answered."""
+        content = pack(header, tensors, bits)
+        self.hub.put([(party, Key(at, turn), content) for turn in range(uploads.first, uploads.turn + 1)])
 
     def _predictions_for(self, module: Any, party: int, output: Tensor) -> list[Tensor]:
         """The predictions that a party is told, and who took part in them; nothing of records that it does not hold."""
@@ -181,8 +222,8 @@ class AtServer(Place):
         return [values, (parties & own[:, None]).to(torch.uint8)]
 
     def evaluation_legs(self, module: Any, batch: VerticalBatch) -> Sequence[Leg]:
-        """The legs of a round of evaluation in the clear; none: it is protected."""
-        return () if module.protected_evaluation else (clear_leg(module, batch),)
+        """The legs of a round of evaluation."""
+        return turns_of(module, batch) if module.protected_evaluation else (clear_leg(module, batch),)
 
     def joined_output(self, module: Any, batch: VerticalBatch, names: RoundNames, uploads: Uploads) -> Tensor:
         """The output for what has come in a round of evaluation."""
@@ -239,6 +280,16 @@ def embeddings_of(module: Any, rows: int, arrived: Mapping[int, Tensor]) -> tupl
     return tuple(arrived[m] if m in arrived else like.new_zeros((rows, width)) for m, width in widths)
 
 
+def repeated(message: Message, copies: int) -> Message:
+    """A message whose pieces have so many copies of their rows, one after the other."""
+    return replace(message, pieces=tuple(piece.repeat(copies, 1) for piece in message.pieces))
+
+
+def summed(answer: Message, copies: int) -> Message:
+    """An answer to embeddings that were ``repeated``: the gradients of all copies of a row are summed."""
+    return replace(answer, pieces=tuple(piece.reshape(copies, -1, piece.shape[1]).sum(0) for piece in answer.pieces))
+
+
 def to_label_holder(module: Any, crossing: Tensor, names: RoundNames) -> Message:
     """What crosses the cut of a top in halves; in predictions with who took part, if somebody was away."""
     pieces = [crossing.detach()]
@@ -251,11 +302,3 @@ def metrics_of(module: Any, split: str) -> dict[str, float]:
     """The metrics of an evaluation in the process that has the predictions."""
     found = module.trainer.callback_metrics
     return {name: float(value) for name, value in found.items() if name.startswith(f"{split}/")}
-
-
-def seen(uploads: Uploads, skipped: bool, legs: int) -> RoundPlan:
-    """What has happened, in the form of a plan."""
-    roll, nobody = uploads.roll, torch.zeros_like(uploads.roll.called)
-    sent = tuple(uploads.sent[min(number, len(uploads.sent) - 1)] for number in range(legs))
-    learners = nobody if skipped else roll.included
-    return RoundPlan(roll, learners, sent, learners, uploads.seconds, skipped)

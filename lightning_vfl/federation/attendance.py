@@ -2,41 +2,44 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, nan, prod
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.aggregators.clear import BYTE_BITS, EMBEDDINGS
 from lightning_vfl.aggregators.secure.consent import SIGNED
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.agreed import Agreed
-from lightning_vfl.federation.calls import numbers
-from lightning_vfl.federation.hub import Hub, Key, Request
+from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import read
+from lightning_vfl.federation.told_plans import numbers
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.rounds.plan import close_leg, rule_of
 from lightning_vfl.types import Roll, RoundNames
+from lightning_vfl.waiting import WaitingRule
 from lightning_vfl.wire import Leg, Message
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.split import SplitVFL
 
 OUTPUTS = "outputs"  # of the parties' heads, in an evaluation
 RELAYED = (SIGNED,)  # kinds that the server hands on unchanged to the parties that answer
 
 
 class Attendance(ABC):
-    """Who takes part in one round.
+    """Who takes part in one round at the server.
+
+    Args:
+        hub: the parties' requests.
+        at: where the round is.
+        form: what messages are compared with.
+        roll: the role of each party, as far as it is known.
+        needed: how many parties answer the legs after the first.
 
     Attributes:
-        roll: the role of each party, as far as it is known.
         everybody: (M,) bool, the parties that exchange messages at the beginning of the round.
         uploading: (M,) bool, the parties whose first upload is awaited.
         accepted: by party, the request that was compared with the form of the leg that was awaited last. When it is
@@ -47,13 +50,19 @@ class Attendance(ABC):
     """
 
     tolerant: ClassVar[bool]
-    roll: Roll
     everybody: Tensor
     uploading: Tensor
     accepted: Mapping[int, Request] = MappingProxyType({})
 
+    def __init__(self, hub: Hub, at: At, form: "Form", roll: Roll, needed: int) -> None:
+        self.hub = hub
+        self.at = at
+        self.form = form
+        self.roll = roll
+        self.needed = needed
+
     @abstractmethod
-    def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
+    def await_leg(self, turn: int, leg: Leg, asked: Tensor) -> Tensor:
         """(M,) bool, the parties whose message of a leg is ``accepted`` when its gate closes; waits until then."""
 
     @abstractmethod
@@ -70,27 +79,18 @@ class Attendance(ABC):
 
 
 class Planned(Attendance):
-    """Faults are played from the recipe: every process knows who is where.
-
-    Args:
-        hub: the parties' requests.
-        roll: of the round.
-        needed: how many parties answer the legs after the first.
-        form: what messages are compared with.
-    """
+    """Faults are played from the recipe: every process knows who is where."""
 
     tolerant = False
 
-    def __init__(self, hub: Hub, roll: Roll, needed: int, form: "Form") -> None:
-        self.hub = hub
-        self.form = form
-        self.needed = needed
-        self.roll = roll
+    def __init__(self, hub: Hub, at: At, form: "Form", roll: Roll, needed: int) -> None:
+        super().__init__(hub, at, form, roll, needed)
         self.everybody = torch.ones_like(roll.called)
         self.uploading = roll.included
 
-    def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
-        wanted, here = numbers(asked), dict[int, Request]()
+    def await_leg(self, turn: int, leg: Leg, asked: Tensor) -> Tensor:
+        wanted, key = numbers(asked), Key(self.at, turn)
+        here: dict[int, Request] = {}
 
         def all_here() -> bool | None:
             here.update({party: r for party in wanted if (r := self.hub.request(party, key)) is not None})
@@ -105,7 +105,7 @@ class Planned(Attendance):
         self.hub.wait(all_here, leg=leg.kind)
         for party, request in here.items():
             if (wrong := self.form.misfit(request, leg)) is not None:
-                raise ConfigurationError(f"{self.form.agreed.party(party)} sent {wrong}; all must run the same recipe")
+                raise ConfigurationError(f"{self.hub.agreed.party(party)} sent {wrong}; all must run the same recipe")
         self.accepted = here
         return asked
 
@@ -126,29 +126,31 @@ class Seen(Attendance):
     and its sender counts as one that is not there.
 
     Args:
-        module: the protocol.
-        hub: the parties' requests.
-        called: (M,) bool, the parties that are called.
+        hub, at, form, roll, needed: as in ``Attendance``.
         policy: for missing uploads.
-        evaluation: there is no waiting rule; who is alive is waited for.
-        form: what messages are compared with.
+        waiting: closes the legs; None: who is alive is waited for.
     """
 
     tolerant = True
 
     def __init__(
-        self, module: "SplitVFL", hub: Hub, called: Tensor, policy: MissingPolicy, evaluation: bool, form: "Form"
+        self,
+        hub: Hub,
+        at: At,
+        form: "Form",
+        roll: Roll,
+        needed: int,
+        policy: MissingPolicy,
+        waiting: WaitingRule | None,
     ) -> None:
-        nobody = torch.zeros_like(called)
-        self.form = form
-        self.module, self.hub, self.policy, self.evaluation = module, hub, policy, evaluation
-        self.roll = Roll(called, nobody, nobody, nobody)
-        self.everybody = self.uploading = called
-        self.needed = module.wire.needed(module.roster.parties)
+        super().__init__(hub, at, form, roll, needed)
+        self.policy = policy
+        self.waiting = waiting
+        self.everybody = self.uploading = roll.called
         self._refused: set[int] = set()
 
-    def await_leg(self, key: Key, leg: Leg, asked: Tensor) -> Tensor:
-        wanted, began, closing = numbers(asked), monotonic(), [inf]
+    def await_leg(self, turn: int, leg: Leg, asked: Tensor) -> Tensor:
+        wanted, key, began, closing = numbers(asked), Key(self.at, turn), monotonic(), [inf]
         here: dict[int, Request] = {}
         fitting: set[Request] = set()  # a request is looked at once, and not after every other one that comes
 
@@ -156,8 +158,6 @@ class Seen(Attendance):
             if request not in fitting and self._fits(request, leg):
                 fitting.add(request)
             return request in fitting
-
-        rule = None if self.evaluation else rule_of(leg, self.module.waiting)
 
         def closed() -> Tensor | None:
             arrivals, now = [nan] * len(asked), monotonic() - began
@@ -173,13 +173,14 @@ class Seen(Attendance):
             pending, arrived = arrivals.count(inf), sum(map(isfinite, arrivals))
             if not pending and not arrived:
                 return torch.zeros_like(asked)
-            if rule is None:
+            if self.waiting is None:
                 return None if pending else torch.tensor(arrivals).isfinite()
+            rule = rule_of(leg, self.waiting)
             closing[0] = inf if rule.patience is None else rule.patience
             if pending and rule.waits_on(arrived, self.needed) and now < closing[0]:
                 return None
             told = torch.tensor(arrivals, dtype=torch.float64)
-            who, closing[0] = close_leg(leg, self.module.waiting, told, self.needed, waits=True)
+            who, closing[0] = close_leg(leg, self.waiting, told, self.needed, waits=True)
             return who if closing[0] <= now else None
 
         while True:
@@ -189,14 +190,15 @@ class Seen(Attendance):
                 return who
 
     def include(self, arrived: Tensor) -> bool:
-        module, called, nobody = self.module, self.roll.called, torch.zeros_like(arrived)
+        module, called = self.form.module, self.roll.called
+        nobody = torch.zeros_like(arrived)
         included = module.wire.takes_part(called, arrived, module.roster)
         filled = self.policy.plan(torch.ones_like(called), included)
         active = module.roster.active
         needs_holder = self.form.labelled is not None or module.labels_stay
         unlabelled = needs_holder and active is not None and not bool(included[active])
-        few = int(included.sum()) < self.needed  # so few cannot answer, and may not be asked to
-        if filled is None or unlabelled or few or not bool(included.any()):
+        few = int(included.sum()) < max(self.needed, 1)  # so few cannot answer, and may not be asked to
+        if filled is None or unlabelled or few:
             self.roll = Roll(called, nobody, nobody, nobody if filled is None else filled)
             return False
         self.roll = Roll(called, included, included, filled)
@@ -206,22 +208,18 @@ class Seen(Attendance):
         return numbers(self.roll.included)
 
     def finish(self, responders: Tensor) -> bool:
-        roll = self.roll
         enough = int(responders.sum()) >= self.needed
-        included = roll.included if enough else torch.zeros_like(roll.included)
-        self.roll = Roll(roll.called, included, responders, roll.filled)
+        included = self.roll.included if enough else torch.zeros_like(responders)
+        self.roll = replace(self.roll, included=included, responders=responders)
         return enough
 
     def _fits(self, request: Request, leg: Leg) -> bool:
         """Whether a message has the form of its leg; tells a sender whose message has not."""
         wrong = self.form.misfit(request, leg)
-        if wrong is None:
-            return True
-        self._refused.add(request.party)
-        why = f"refused: {self.form.agreed.party(request.party)} sent {wrong}; all must run the same recipe"
-        rank_zero_warn(why)
-        self.hub.post(request.party, request.key, {"outcome": "refused", "why": why})
-        return False
+        if wrong is not None:
+            self._refused.add(request.party)
+            self.hub.refuse(request, wrong)
+        return wrong is None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Who is called in the next round, and what parties are told about it with every answer."""
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,9 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
+from lightning_vfl.federation.told_plans import numbers, told_plan
 from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.rounds.plan import RoundPlan
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.module import VFLModule
@@ -89,7 +91,26 @@ class Calls:
         self.stand(module, at)
         self.hub.close(at, self._closed)
 
-    def end(self, at: At, answered: set[int], plan: Mapping[str, Any]) -> None:
+    @contextmanager
+    def ending(
+        self, at: At, plan: RoundPlan, answered: Collection[int], in_step: Tensor | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """End a round: the block answers some parties, and then everybody else who waits is told what has become of it.
+
+        The block is given the header of its answers.
+
+        Args:
+            at: the round.
+            plan: what has become of it.
+            answered: the parties that the block answers.
+            in_step: (M,) bool, the parties that need not wait to come in; None: those that were included.
+        """
+        self.call_next(at, plan.roll.included if in_step is None else in_step)
+        told = told_plan(plan)
+        yield {**self.standing("go"), "plan": told}
+        self.end(at, answered, told)
+
+    def end(self, at: At, answered: Collection[int], plan: Mapping[str, Any]) -> None:
         """End a round for everybody who has no answer yet: parties that were late, or that wait to come in.
 
         Args:
@@ -205,13 +226,3 @@ class Calls:
 
     def _present(self) -> list[int]:
         return [party for party in range(self.hub.parties) if self.hub.present(party)]
-
-
-def numbers(parties: Tensor) -> tuple[int, ...]:
-    """The numbers of the parties in a mask (M,) bool."""
-    return _numbers(parties.bool().numpy().tobytes())  # a byte for each party
-
-
-@lru_cache(maxsize=1024)  # a round asks a dozen times, nearly always for the same parties
-def _numbers(mask: bytes) -> tuple[int, ...]:
-    return tuple(party for party, there in enumerate(mask) if there)

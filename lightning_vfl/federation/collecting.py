@@ -1,25 +1,25 @@
 """Collect the messages of a round at the server, leg by leg, and relay what goes from party to party."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.attendance import Attendance
-from lightning_vfl.federation.calls import Calls, numbers
-from lightning_vfl.federation.hub import At, Hub, Key, Request
-from lightning_vfl.federation.letters import merged, read, written
-from lightning_vfl.federation.turns import CUT, turns_of
-from lightning_vfl.types import Roll, VerticalBatch, stage_of
+from lightning_vfl.federation.calls import Calls
+from lightning_vfl.federation.frames import pack
+from lightning_vfl.federation.hub import Hub, Key, Request
+from lightning_vfl.federation.letters import enclosed, merged, message_of, read
+from lightning_vfl.federation.told_plans import happened, numbers
+from lightning_vfl.federation.turns import CUT
+from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.types import Roll, mask_of, stage_of
 from lightning_vfl.wire import Leg, Message
-
-if TYPE_CHECKING:
-    from lightning_vfl.protocols.split import SplitVFL
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +44,11 @@ class Uploads:
     first: int = 0
     turn: int = 0
 
+    def plan(self, skipped: bool, legs: int | None = None) -> RoundPlan:
+        """What has become of the round; ``legs``: how many it has, if it may have ended before the last one."""
+        sent = (*self.sent, *[self.sent[-1]] * (legs or 0))[: legs or len(self.sent)]
+        return happened(self.roll, self.seconds, skipped, sent)
+
 
 class Collector:
     """Collects the messages of rounds.
@@ -56,38 +61,28 @@ class Collector:
         self.calls = calls
         self.hub: Hub = calls.hub
 
-    def collect(
-        self,
-        module: "SplitVFL",
-        batch: VerticalBatch,
-        at: At,
-        attendance: Attendance,
-        clear: Sequence[Leg] = (),
-    ) -> Uploads:
-        """Wait for the messages of a round.
+    def collect(self, attendance: Attendance, legs: Sequence[Leg], opens: bool = False) -> Uploads:
+        """Wait for the messages of a round; the uploads have none if the round is given up.
 
         Args:
-            module: the protocol.
-            batch: this round's.
-            at: where the round is.
             attendance: who takes part.
-            clear: the legs of a round without an opening; none: those of the aggregator.
+            legs: of the round.
+            opens: the parties exchange messages before them, if the aggregator has an opening.
         """
-        nobody = torch.zeros_like(attendance.roll.called)
-        first = 0 if clear else self._relay_opening(module, at, attendance)
+        first = self._relay_opening(attendance) if opens else 0
         began = monotonic()
         if first is None:  # a party was lost while keys were exchanged: nobody has used them
             self.calls.keyed.clear()
+            nobody = torch.zeros_like(attendance.roll.called)
             attendance.include(nobody)
             return Uploads([], attendance.roll, (nobody,), 0.0)
-        legs = clear or turns_of(module, batch)
+        last = first + len(legs) - 1
         messages: list[Message] = []
         sent: list[Tensor] = []
         labels: Tensor | None = None
-        asked = attendance.uploading
+        asked, goes_on = attendance.uploading, True
         for turn, leg in enumerate(legs, first):
-            key = Key(at, turn)
-            arrived = attendance.await_leg(key, leg, asked)
+            arrived = attendance.await_leg(turn, leg, asked)
             sent.append(arrived)
             if turn == first:
                 goes_on = attendance.include(arrived)
@@ -95,28 +90,23 @@ class Collector:
             else:
                 goes_on = bool(arrived.any())
             if not goes_on:
-                return Uploads([], attendance.roll, tuple(sent), monotonic() - began, None, first, turn)
-            parts = [self._message(module, attendance.accepted[party]) for party in numbers(arrived)]
+                break
+            parts = [self._message(attendance, party) for party in numbers(arrived)]
             messages.append(merged([message for message, _ in parts]))
             labels = next((given for _, given in parts if given is not None), labels)
-            if turn < first + len(legs) - 1:
-                answering = attendance.answering()
-                self._tell_heard(key, attendance, answering)
-                asked = torch.zeros_like(nobody)
-                asked[list(answering)] = True
-        last = first + len(legs) - 1
-        if not attendance.finish(sent[-1] if len(legs) > 1 else attendance.roll.included):
-            return Uploads([], attendance.roll, tuple(sent), monotonic() - began, None, first, last)
-        return Uploads(messages, attendance.roll, tuple(sent), monotonic() - began, labels, first, last)
+            if turn < last:
+                asked = mask_of(self._tell_heard(attendance, turn), self.hub.parties)
+        if goes_on:
+            goes_on = attendance.finish(sent[-1] if len(legs) > 1 else attendance.roll.included)
+        if not goes_on:
+            messages, labels = [], None
+        return Uploads(messages, attendance.roll, tuple(sent), monotonic() - began, labels, first, turn)
 
-    def gradient_of_cut(self, module: "SplitVFL", at: At, rows: int, attendance: Attendance) -> Tensor | None:
+    def gradient_of_cut(self, attendance: Attendance, leg: Leg, holder: int) -> Tensor | None:
         """Wait for the gradient (B, cut) at the cut of a top; None: the label holder is lost or late."""
-        leg = module.costs.cut(rows)[-1]
-        holder = torch.tensor([party == module.roster.active for party in range(module.roster.parties)])
-        if not bool(attendance.await_leg(Key(at, CUT), leg, holder).any()):
+        if not bool(attendance.await_leg(CUT, leg, mask_of([holder], self.hub.parties)).any()):
             return None
-        ((_, request),) = attendance.accepted.items()
-        message, _ = self._message(module, request)
+        message, _ = self._message(attendance, holder)
         return message.pieces[0]
 
     def requests(self, key: Key, parties: Tensor, tolerant: bool = False) -> dict[int, Request] | None:
@@ -137,9 +127,7 @@ class Collector:
                     continue
                 if request.sealed is None:
                     refused.add(party)
-                    who = self.hub.agreed.party(party)
-                    why = f"refused: {who} has not listed what it has sealed; all must run the same recipe"
-                    self.hub.post(party, key, {"outcome": "refused", "why": why})
+                    self.hub.refuse(request, "no list of what it has sealed")
                 else:
                     there[party] = request
             if len(there) == len(wanted):
@@ -161,29 +149,39 @@ class Collector:
         requests: Mapping[int, Request],
         more: Mapping[str, Any],
         own: Mapping[int, Message] = MappingProxyType({}),
+        receivers: Iterable[int] | None = None,
     ) -> None:
-        """Give every party what the others have sealed for it, and by party a message of the server's own."""
+        """Give every party what the others have sealed for it.
+
+        Args:
+            key: the turn.
+            requests: by party, what it has sent.
+            more: further lines of the headers.
+            own: by party, a message of the server's own.
+            receivers: the parties; None: those that have sent something.
+        """
         sealed = {party: request.sealed or {} for party, request in requests.items()}
-        for receiver in requests:
+        for receiver in requests if receivers is None else receivers:
             senders = [sender for sender in requests if receiver in sealed[sender]]
             header = {**self.calls.standing("go"), "relayed": senders, **more}
             tensors = [sealed[sender][receiver] for sender in senders]
             if receiver in own:
-                header["message"], told, _ = written(own[receiver])
+                header, told, _ = enclosed(own[receiver], header)
                 tensors += told
             self.hub.post(receiver, key, header, tensors)
 
-    def _relay_opening(self, module: "SplitVFL", at: At, attendance: Attendance) -> int | None:
+    def _relay_opening(self, attendance: Attendance) -> int | None:
         """Relay the messages between parties at the beginning of a round.
 
         Returns:
             The number of the turn in which the first upload comes; None: a party was lost on the way.
         """
+        module = attendance.form.module
         if module.aggregator.opening is None:
             return 0
         turn, renewed = 0, False
         while True:
-            key = Key(at, turn)
+            key = Key(attendance.at, turn)
             first = self._first_request(key, attendance.uploading)
             if first is None:
                 return None
@@ -210,25 +208,27 @@ class Collector:
         request = self.hub.wait(found)
         return request if isinstance(request, Request) else None
 
-    def _message(self, module: "SplitVFL", request: Request) -> tuple[Message, Tensor | None]:
+    def _message(self, attendance: Attendance, party: int) -> tuple[Message, Tensor | None]:
         """A party's message of a leg, and the labels that came with it."""
+        request = attendance.accepted[party]
         header, tensors = request.frame.header, iter(request.frame.tensors)
-        message = read(dict(header["message"]), tensors, module.seed, self.hub.agreed)
+        message = read(header["message"], tensors, attendance.form.module.seed, self.hub.agreed)
         if request.decoded is not None:
             message = replace(message, pieces=(request.decoded,))
         labels = next(tensors, None) if header.get("labels") else None  # before what is sealed, which nobody reads here
         return message, labels
 
-    def _tell_heard(self, key: Key, attendance: Attendance, answering: tuple[int, ...]) -> None:
-        """After a leg that is not the last: who is in, who answers, and what the others have sent."""
-        included = numbers(attendance.roll.included)
-        heard = {"included": included, "answering": list(answering)}
+    def _tell_heard(self, attendance: Attendance, turn: int) -> tuple[int, ...]:
+        """After a leg that is not the last: who is in, who answers, and what the others have sent; who answers."""
+        key = Key(attendance.at, turn)
+        included, answering = numbers(attendance.roll.included), attendance.answering()
+        header = {"heard": {"included": included, "answering": answering}}
         requests = {party: attendance.accepted[party] for party in included if party in attendance.accepted}
-        relayed = [r for r in requests.values() if r.frame.header["message"]["relayed"]]
-        if not relayed:
-            self.relay(key, requests, {"heard": heard})
-            return
-        parts = [read(dict(r.frame.header["message"]), iter(r.frame.tensors), 0) for r in relayed]
-        letter, tensors, bits = written(merged(parts))
-        for party in requests:
-            self.hub.post(party, key, {**self.calls.standing("go"), "heard": heard, "message": letter}, tensors, bits)
+        relayed = [one.frame for one in requests.values() if one.frame.header["message"]["relayed"]]
+        if relayed:
+            together = merged([message_of(frame, 0) for frame in relayed])
+            answer = pack(*enclosed(together, {**self.calls.standing("go"), **header}))
+            self.hub.put([(party, key, answer) for party in requests])
+        else:
+            self.relay(key, requests, header)
+        return answering

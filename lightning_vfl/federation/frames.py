@@ -135,7 +135,7 @@ def pack_alike(
     return frames
 
 
-Check = Callable[[Mapping[str, Any], Sequence[tuple[int, int]]], None]
+Check = Callable[[Mapping[str, Any], int], None]
 
 
 def unpack(content: bytes | bytearray | memoryview, limit: int | None = None, check: Check | None = None) -> Frame:
@@ -148,7 +148,7 @@ def unpack(content: bytes | bytearray | memoryview, limit: int | None = None, ch
     Args:
         content: what has arrived.
         limit: the largest number of bytes of a frame, and of its tensors in memory; None: any.
-        check: is called with the header, and the dimensions and bytes in memory of each tensor, before these are read.
+        check: is called with the header and the number of tensors, before these are read.
 
     Raises:
         MalformedFrame: for everything else; the message is one line.
@@ -228,21 +228,17 @@ def _unpack(
     listed = header.pop("tensors")
     if not isinstance(listed, list):
         raise MalformedFrame("the key 'tensors' of a frame must be a list")
-    parts, sizes, end = [], [], start
-    for entry in listed:
-        code, shape, count, length = _part(entry)
-        parts.append((code, shape, count, length))
-        sizes.append((len(shape), count * _MEMORY[code]))
-        end += length
+    parts = [_part(entry) for entry in listed]
+    end = start + sum(length for _, _, _, length in parts)
     if limit is not None and max(end, size or 0) > limit:
         raise MalformedFrame(f"the frame has {max(end, size or 0)} bytes; at most {limit} are allowed here")
     if size is not None and end != size:
         raise MalformedFrame(f"the frame has {size} bytes, but its header says {end}")
-    memory = sum(bytes_of for _, bytes_of in sizes)
+    memory = sum(count * _MEMORY[code] for code, _, count, _ in parts)
     if limit is not None and memory > limit:
         raise MalformedFrame(f"the tensors of the frame would take {memory} bytes; at most {limit} are allowed here")
     if check is not None:
-        check(header, sizes)
+        check(header, len(parts))
     arrays = []
     for part in parts:
         array = _read(source, *part)

@@ -14,7 +14,7 @@ from time import monotonic, time
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.errors import MalformedFrame
@@ -194,7 +194,7 @@ class Hub:
             frame = unpack_pieces(
                 pieces,
                 agreed.limits.frame_bytes,
-                lambda header, listed: refuse_request(party, header, listed, agreed),
+                lambda header, tensors: refuse_request(party, header, tensors, agreed),
             )
         except MalformedFrame as error:
             name = agreed.party(party)
@@ -334,6 +334,12 @@ class Hub:
         """Give the requests of these parties at this turn the same answer."""
         content = pack(header)
         self.put([(party, key, content) for party in parties])
+
+    def refuse(self, request: Request, wrong: str) -> None:
+        """Answer a request that cannot be used; its sender and this process say why."""
+        why = f"refused: {self.agreed.party(request.party)} sent {wrong}; all must run the same recipe"
+        rank_zero_warn(why)
+        self.post(request.party, request.key, {"outcome": "refused", "why": why})
 
     def put(self, answers: Iterable[tuple[int, Key, bytes]]) -> None:
         """Answer requests by party and turn with packed frames.

@@ -5,7 +5,6 @@ from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.at_party import AtParty
-from lightning_vfl.federation.hub import DOOR
 from lightning_vfl.federation.letters import Seals
 from lightning_vfl.federation.link import Link
 
@@ -48,13 +47,10 @@ def join(
         return found
 
     def fetch() -> dict[int, bytes]:
-        answer = link.ask(DOOR, "publics")
-        return {} if answer is None else publics(answer.header)
+        return publics(link.knock("publics").header)
 
     public = seals.pair.public
-    frame = link.ask(DOOR, "hello", {**hello, "public": [public.hex(), sign(public).hex()]})
-    if frame is None:
-        raise ConfigurationError("the server has closed the federation; start it again")
+    frame = link.knock("hello", {**hello, "public": [public.hex(), sign(public).hex()]})
     seals.learn(publics(frame.header))
     seals.fetch = fetch
     return kind(link, party, seals, injected)

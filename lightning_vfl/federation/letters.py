@@ -13,8 +13,8 @@ from lightning_vfl.crypto import KeyPair, PairKeys, Sealed
 from lightning_vfl.crypto.sealed import NONCE
 from lightning_vfl.errors import MalformedMessage
 from lightning_vfl.federation.agreed import Agreed
-from lightning_vfl.federation.fields import MOST_PARTIES, refuse_letter
-from lightning_vfl.federation.frames import pack, unpack
+from lightning_vfl.federation.fields import MOST_PARTIES, checked_letter
+from lightning_vfl.federation.frames import Frame, pack, unpack
 from lightning_vfl.types import RoundNames, Stage
 from lightning_vfl.wire import Message
 
@@ -22,9 +22,9 @@ Letter = dict[str, Any]
 
 
 class Written(NamedTuple):
-    """A message as header and tensors, with the size of a number of each tensor on the wire (None: as in memory)."""
+    """A header and tensors, with the size of a number of each tensor on the wire (None: as in memory)."""
 
-    letter: Letter
+    header: Letter
     tensors: list[Tensor]
     bits: list[int | None]
 
@@ -46,9 +46,15 @@ def written(message: Message, bits: Mapping[str, int] | None = None) -> Written:
     sizes = [_size(piece, size) for piece in tensors]
     if message.alongside is not None:
         more = written(message.alongside, bits)
-        letter["alongside"] = more.letter
+        letter["alongside"] = more.header
         tensors, sizes = tensors + more.tensors, sizes + more.bits
     return Written(letter, tensors, sizes)
+
+
+def enclosed(message: Message, header: Mapping[str, Any], bits: Mapping[str, int] | None = None) -> Written:
+    """A message in the frame of a request or an answer, of which ``header`` has the other fields."""
+    letter, tensors, sizes = written(message, bits)
+    return Written({**header, "message": letter}, tensors, sizes)
 
 
 def _size(piece: Tensor, bits: int | None) -> int | None:
@@ -59,7 +65,12 @@ def _size(piece: Tensor, bits: int | None) -> int | None:
 _ANYBODY = Agreed.of(MOST_PARTIES)
 
 
-def read(letter: Letter, tensors: Iterator[Tensor], seed: int, agreed: Agreed = _ANYBODY) -> Message:
+def message_of(frame: Frame, seed: int, agreed: Agreed = _ANYBODY) -> Message:
+    """The message of a request or an answer, as ``read`` gives it; its tensors are the first ones of the frame."""
+    return read(frame.header["message"], iter(frame.tensors), seed, agreed)
+
+
+def read(letter: object, tensors: Iterator[Tensor], seed: int, agreed: Agreed = _ANYBODY) -> Message:
     """The message of a header, which takes its tensors from the front of ``tensors``.
 
     Args:
@@ -69,29 +80,23 @@ def read(letter: Letter, tensors: Iterator[Tensor], seed: int, agreed: Agreed = 
         agreed: of the federation.
 
     Raises:
-        MalformedMessage: for a header that is none.
+        MalformedMessage: for a header that is none, and for fewer tensors than it has pieces.
     """
-    refuse_letter(letter, agreed)
-    try:
-        names = letter["round"]
-        round = None if names is None else RoundNames(seed, Stage(names[0]), int(names[1]))
-        pieces = tuple(islice(tensors, int(letter["pieces"])))
-        if len(pieces) < int(letter["pieces"]):
-            raise ValueError(f"{letter['pieces']} pieces, but {len(pieces)} tensors")
-        alongside = read(letter["alongside"], tensors, seed, agreed) if letter.get("alongside") is not None else None
-        receivers = letter["receivers"]
-        return Message(
-            str(letter["kind"]),
-            letter["to"],
-            tuple(int(m) for m in letter["senders"]),
-            pieces,
-            alongside,
-            None if receivers is None else tuple(int(m) for m in receivers),
-            round,
-            bool(letter["relayed"]),
-        )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise MalformedMessage(f"the header of a message cannot be read ({type(error).__name__}: {error})") from error
+    told = checked_letter(letter, agreed)
+    pieces = tuple(islice(tensors, told["pieces"]))
+    if len(pieces) < told["pieces"]:
+        raise MalformedMessage(f"the header of a message has {told['pieces']} pieces, but {len(pieces)} tensors")
+    alongside, receivers, names = told.get("alongside"), told["receivers"], told["round"]
+    return Message(
+        told["kind"],
+        told["to"],
+        tuple(told["senders"]),
+        pieces,
+        None if alongside is None else read(alongside, tensors, seed, agreed),
+        None if receivers is None else tuple(receivers),
+        None if names is None else RoundNames(seed, Stage(names[0]), names[1]),
+        told["relayed"],
+    )
 
 
 def merged(messages: Sequence[Message]) -> Message:
@@ -194,7 +199,7 @@ class Seals:
             raise MalformedMessage(f"a sealed message of party {sender} cannot be opened: {error}") from error
         self._in[sender] = channel, number
         try:
-            message = read(dict(frame.header), iter(frame.tensors), seed, self.agreed)
+            message = read(frame.header, iter(frame.tensors), seed, self.agreed)
         except MalformedMessage as error:
             raise MalformedMessage(f"a sealed message of party {sender} cannot be used: {error}") from None
         if message.senders != (sender,) or message.receivers != (self.party,):

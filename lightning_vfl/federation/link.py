@@ -12,7 +12,7 @@ from lightning_vfl.errors import ConfigurationError, MalformedFrame, printable
 from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.fields import MOST_PARTIES, refuse_answer
 from lightning_vfl.federation.frames import Frame, pack, unpack_pieces
-from lightning_vfl.federation.hub import At, Hub, Key
+from lightning_vfl.federation.hub import DOOR, At, Hub, Key
 from lightning_vfl.federation.spans import span
 from lightning_vfl.federation.watch import Peer
 
@@ -82,6 +82,10 @@ class Way(ABC):
 
 class FederationEnded(ConfigurationError):
     """The server has ended the training."""
+
+
+class RoundClosed(Exception):
+    """The server has gone on without this party: what it has asked belongs to a round that is over."""
 
 
 @dataclass
@@ -181,6 +185,17 @@ class Link:
                 raise FederationEnded(printable(frame.header.get("why", "the server has ended the training")))
             case _:
                 raise ConfigurationError(printable(frame.header.get("why", "the server refuses this request")))
+
+    def knock(self, say: str, header: Mapping[str, Any] | None = None, tensors: Sequence[Tensor] = ()) -> Frame:
+        """The server's answer to a request that belongs to no round, before the training.
+
+        Raises:
+            ConfigurationError: if the server refuses the request, or has ended.
+        """
+        frame = self.ask(DOOR, say, header, tensors)
+        if frame is None:
+            raise ConfigurationError("the server has closed the federation; start it again")
+        return frame
 
     def _read(self, pieces: Iterable[bytes]) -> Frame:
         """The server's answer, which may have a message of every party.

@@ -9,7 +9,7 @@ from lightning_vfl.federation.at_party import nothing_learnt
 from lightning_vfl.federation.hub import Hub
 from lightning_vfl.federation.last_upload import SendsLastUpload, TakesLastUpload
 from lightning_vfl.federation.letters import Seals
-from lightning_vfl.federation.link import Link
+from lightning_vfl.federation.link import Link, RoundClosed
 from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.federation.turns import at_of
@@ -96,8 +96,10 @@ class OneShotAtParty(SendsLastUpload):
             learnt: Step = module.learn_alone(batch, (self.party,))
             return learnt
         at = at_of(module, names, 0)
-        if not module.books.own.collected and self.takes_part(module, at):
-            if self.send_all(module, at, names) is None:
+        if not module.books.own.collected and self.called(module, at) is not None:
+            try:
+                self.send_all(module, at, names)
+            except RoundClosed:
                 return Step(None)
             module.enter_collected(self.seconds(module))
         if self.injected:

@@ -33,7 +33,7 @@ from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import DOOR
 from lightning_vfl.federation.letters import Seals
 from lightning_vfl.federation.link import Link, fields_of
-from lightning_vfl.federation.private_ring import OWN, SAY, SERVER, id_messages, tensor_of
+from lightning_vfl.federation.private_ring import OWN, SAY, SERVER, are_places, id_messages, tensor_of
 from lightning_vfl.types import SeatedData
 from lightning_vfl.wire import Message
 from lightning_vfl.wire.record_ids import as_ids
@@ -172,24 +172,17 @@ def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: 
         hand_on(owner, hop + 1, _raised(given, secret, f"party {session.parties[owner]}"))
     shuffle = _raise_for_server(link, seals, secret, parties, most) if for_server else None
     places = _only(_ask(link, "places")).numpy()
-    if not _are_places(places, len(ids)):
+    if not are_places(places, len(ids)):
         raise ConfigurationError("the places of common records that the server sends do not exist; start again")
     if shuffle is not None:
         asked = _only(_ask(link, "fetch", of=SERVER, what="places of the server")).numpy()
         # the server may learn of the records that all have, and of no other
-        if asked.shape != places.shape or not _are_places(asked, len(shuffle)):
+        if asked.shape != places.shape or not are_places(asked, len(shuffle)):
             raise ConfigurationError(
                 "the server asks for records that are not the common ones; check who runs the server"
             )
         _ask(link, "give", [torch.from_numpy(shuffle[asked])], to=SERVER, what="places of the server")
     return Common(link, seals, ids[secret.order[places]])
-
-
-def _are_places(told: "NDArray[np.generic]", length: int) -> bool:
-    """Whether these are different places of a list, at least one."""
-    if told.dtype != np.int64 or told.ndim != 1 or not len(told):
-        return False
-    return int(told.min()) >= 0 and int(told.max()) < length and len(np.unique(told)) == len(told)
 
 
 def _keep(path: Path, session: Session, order: "Mapping[str, Ids]") -> None:
@@ -268,10 +261,7 @@ def _only(frame: Frame) -> Tensor:
 
 
 def _ask(link: Link, step: str, tensors: Sequence[Tensor] = (), **more: Any) -> Frame:
-    frame = link.ask(DOOR, SAY, {"step": step, **more}, tensors)
-    if frame is None:
-        raise ConfigurationError("the server has closed the federation; start it again")
-    return frame
+    return link.knock(SAY, {"step": step, **more}, tensors)
 
 
 def _seal(seals: Seals, receiver: int, what: str, content: Tensor) -> Tensor:

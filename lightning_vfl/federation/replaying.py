@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +14,13 @@ from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.clear import ClearParty
 from lightning_vfl.compressors import Sender
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.arrivals import Recorded
+from lightning_vfl.federation.arrivals import RealEvents
 from lightning_vfl.federation.record import Replayed
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.one_shot import OneShotVFL
 from lightning_vfl.protocols.owner_keys import FILE, read_key
+from lightning_vfl.types import Event
 
 
 class Replay(Callback):
@@ -63,12 +65,17 @@ class Replay(Callback):
                 f"{self.record.path} is of {self.record.parties} parties, the recipe has {module.roster.parties}"
             )
         if isinstance(module, AsyncVFL):
-            module.replayed_events = lambda planned: Recorded(planned, module, self.record)
+            module.replayed_events = lambda planned: RealEvents(planned, module, partial(self._served, module))
         else:
             module.replayed = self.record
         module.bottoms.groups = ()
         for bottom in module.bottoms.parties:
             bottom.register_forward_pre_hook(_contiguous)
+
+    def _served(self, module: AsyncVFL, number: int) -> Event:
+        """An event of the record."""
+        served, now = self.record.event(number), module.clock.seconds
+        return Event(number, served.party, served.request, now, now + served.seconds, (served.party,))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Keep states that are needed later."""

@@ -11,20 +11,19 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.answers import answered, arrived
-from lightning_vfl.federation.at_server import AtServer, seen, to_label_holder
+from lightning_vfl.federation.at_server import AtServer, summed, to_label_holder
 from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.collecting import Uploads
 from lightning_vfl.federation.frames import pack_alike
 from lightning_vfl.federation.hub import At, Key, Request
-from lightning_vfl.federation.letters import written
-from lightning_vfl.federation.told_plans import told_plan
-from lightning_vfl.federation.turns import CUT, at_of
+from lightning_vfl.federation.letters import enclosed
+from lightning_vfl.federation.turns import CUT, at_of, turns_of
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import RecordSource, RoundNames, VerticalBatch, joint_rows
-from lightning_vfl.wire import Aggregate, Message, ServerView
+from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.split import SplitVFL
@@ -45,9 +44,8 @@ class RoundsAtServer(AtServer):
             module.enter_plan(plan, batch, names, rows)
             if plan.skipped:
                 return Step(None)
-        self.calls.begin(module, at, self.policy(module))
-        attendance = self.attendance(module, batch, names, None if plan is None else plan.roll, module.missing)
-        uploads = self.collector.collect(module, batch, at, attendance)
+        attendance = self.begin(module, batch, names, at, None if plan is None else plan.roll)
+        uploads = self.collector.collect(attendance, turns_of(module, batch), opens=True)
         if uploads.labels is not None:
             batch = batch._replace(labels=uploads.labels)
         at_server = module.rows_at_server(batch, names, uploads.roll) if uploads.messages else batch
@@ -58,21 +56,21 @@ class RoundsAtServer(AtServer):
         def send_back(grad: Tensor) -> None:
             if aggregate is not None:
                 view = self.view(module, at_server, names, uploads.roll)
-                self._answer(module, grad, aggregate, view, at, uploads, ended, copies)
+                answer = module.sides.server.answer(grad, aggregate, view)
+                self._answer(at, uploads, ended, answer if copies == 1 else summed(answer, copies))
 
         behind: Tensor | None = None  # a loss of zero, whose gradient at the cut is that of the label holder
         if aggregate is not None and module.halved:
             crossing = module.head(arrived(aggregate.value, send_back), module.columns_from(uploads.roll))
-            uploads, behind = self._cross(module, crossing, names, at, uploads, attendance)
+            uploads, behind = self._cross(module, crossing, names, uploads, attendance)
             aggregate = aggregate if behind is not None else None
         if plan is None:
-            plan = seen(uploads, aggregate is None, len(module.costs.of_round(*rows).legs))
+            plan = uploads.plan(aggregate is None, len(module.costs.of_round(*rows).legs))
             module.enter_plan(plan, batch, names, rows)
-            if self.record is not None:
-                self.record.add(names.round, plan)
+            self.note(names, plan)
         if aggregate is None:
-            self._end(at, uploads, plan, {})
-            return Step(None)
+            with self.calls.ending(at, plan, (), in_step=uploads.roll.called):
+                return Step(None)
         module.books.enter_corrected(aggregate.corrected)
         ended = plan
         if behind is not None:
@@ -86,7 +84,6 @@ class RoundsAtServer(AtServer):
         module: "SplitVFL",
         crossing: Tensor,
         names: RoundNames,
-        at: At,
         uploads: Uploads,
         attendance: Attendance,
     ) -> tuple[Uploads, Tensor | None]:
@@ -98,50 +95,27 @@ class RoundsAtServer(AtServer):
         holder = module.roster.active
         if holder is None:
             raise RuntimeError("a top in halves has a label holder")
-        letter, tensors, bits = written(to_label_holder(module, crossing, names))
-        header = {**self.calls.standing("go"), "message": letter, "final": True}
-        for turn in range(uploads.first, uploads.turn + 1):
-            self.hub.post(holder, Key(at, turn), header, tensors, bits)
+        header = {**self.calls.standing("go"), "final": True}
+        self.answer(holder, attendance.at, uploads, *enclosed(to_label_holder(module, crossing, names), header))
         began = monotonic()
-        gradient = self.collector.gradient_of_cut(module, at, len(crossing), attendance)
+        gradient = self.collector.gradient_of_cut(attendance, module.costs.cut(len(crossing))[-1], holder)
         uploads = replace(uploads, seconds=uploads.seconds + monotonic() - began)
         if gradient is None:
             rank_zero_warn(f"round {names.round} is given up: the label holder has not answered at the cut")
             return uploads, None
         return uploads, answered((gradient,), (crossing,))
 
-    def _answer(
-        self,
-        module: "SplitVFL",
-        grad: Tensor,
-        aggregate: Aggregate,
-        view: ServerView,
-        at: At,
-        uploads: Uploads,
-        plan: RoundPlan,
-        copies: int,
-    ) -> None:
-        """Send the parties the gradients of their uploads, in the backward pass; each has so many copies in it."""
-        answer = module.sides.server.answer(grad, aggregate, view)
-        if copies > 1:
-            summed = (piece.reshape(copies, -1, piece.shape[1]).sum(0) for piece in answer.pieces)
-            answer = replace(answer, pieces=tuple(summed))
-        pieces = zip(answer.receivers or (), answer.pieces, strict=True)
-        self._end(at, uploads, plan, {m: replace(answer, receivers=(m,), pieces=(piece,)) for m, piece in pieces})
-
-    def _end(self, at: At, uploads: Uploads, plan: RoundPlan, answers: Mapping[int, Message]) -> None:
-        """Answer everybody who waits for the end of the round, and call the next one."""
-        told = told_plan(plan)
-        in_step = uploads.roll.included if answers else uploads.roll.called
-        self.calls.call_next(at, in_step)
-        shared = {**self.calls.standing("go"), "plan": told, "final": True}
-        letters = [written(message) for message in answers.values()]
-        frames = pack_alike(shared, [({"message": letter}, tensors, bits) for letter, tensors, bits in letters])
+    def _answer(self, at: At, uploads: Uploads, plan: RoundPlan, answer: Message) -> None:
+        """Send the parties the gradients of their uploads, in the backward pass."""
+        receivers = answer.receivers or ()
+        parts = zip(receivers, answer.pieces, strict=True)
+        own = [replace(answer, receivers=(party,), pieces=(piece,)) for party, piece in parts]
         # a party may be late with a leg that others answered; the label holder asks after the cut
         turns = (*range(uploads.first, uploads.turn + 1), CUT)
-        answered = zip(answers, frames, strict=True)
-        self.hub.put([(party, Key(at, turn), frame) for party, frame in answered for turn in turns])
-        self.calls.end(at, set(answers), told)
+        with self.calls.ending(at, plan, receivers) as header:
+            frames = pack_alike({**header, "final": True}, [enclosed(message, {}) for message in own])
+            answers = zip(receivers, frames, strict=True)
+            self.hub.put([(party, Key(at, turn), frame) for party, frame in answers for turn in turns])
 
     # ---- set-up
 
@@ -155,8 +129,7 @@ class RoundsAtServer(AtServer):
         if not agreed:
             requests = self.collector.requests(Key(at, turn), everybody) or {}
             agreed = dict(setup.settle([self._proposal(requests[m]) for m in sorted(requests)]))
-            for party in requests:
-                self.hub.post(party, Key(at, turn), {**self.calls.standing("go"), "agreed": agreed})
+            self.hub.post_to_all(requests, Key(at, turn), {**self.calls.standing("go"), "agreed": agreed})
             turn += 1
         while True:
             requests = self.collector.requests(Key(at, turn), everybody) or {}

@@ -15,12 +15,9 @@ from lightning_vfl.federation.at_party import AtParty
 from lightning_vfl.federation.at_server import AtServer
 from lightning_vfl.federation.cascade import CascadeAtParty, CascadeAtServer
 from lightning_vfl.federation.charter import Charter, Consent
-from lightning_vfl.federation.decoupled_at_party import DecoupledAtParty
-from lightning_vfl.federation.decoupled_at_server import DecoupledAtServer
-from lightning_vfl.federation.events_at_party import EventsAtParty
-from lightning_vfl.federation.events_at_server import EventsAtServer
-from lightning_vfl.federation.heads_at_party import HeadsAtParty
-from lightning_vfl.federation.heads_at_server import HeadsAtServer
+from lightning_vfl.federation.decoupled import DecoupledAtParty, DecoupledAtServer
+from lightning_vfl.federation.events import EventsAtParty, EventsAtServer
+from lightning_vfl.federation.heads import HeadsAtParty, HeadsAtServer
 from lightning_vfl.federation.hub import Hub, Request
 from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.link import Link
@@ -41,9 +38,18 @@ from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
 from lightning_vfl.protocols.heads import HeadsVFL
 from lightning_vfl.protocols.one_shot import OneShotVFL
+from lightning_vfl.protocols.split import SplitVFL
 from lightning_vfl.types import Seat
 
 _LATE = 15.0  # seconds in which parties that are still being started are told why nothing will begin
+_PLACES: Mapping[type, tuple[type[AtServer], type[AtParty]]] = {
+    AsyncVFL: (EventsAtServer, EventsAtParty),
+    HeadsVFL: (HeadsAtServer, HeadsAtParty),
+    CascadeVFL: (CascadeAtServer, CascadeAtParty),
+    OneShotVFL: (OneShotAtServer, OneShotAtParty),
+    DecoupledVFL: (DecoupledAtServer, DecoupledAtParty),
+    SplitVFL: (RoundsAtServer, RoundsAtParty),
+}
 SIGNED = "lightning-vfl keys"  # what an identity signs: its key for sealed messages in this federation
 
 
@@ -225,15 +231,7 @@ def _part(hub: Hub, why: str, seconds: float, late: float = 0.0) -> None:
 
 def _places(model: Any) -> tuple[type[AtServer], type[AtParty]]:
     """The places of a protocol: the server's, and a party's."""
-    if isinstance(model, AsyncVFL):
-        return EventsAtServer, EventsAtParty
-    if isinstance(model, HeadsVFL):
-        return HeadsAtServer, HeadsAtParty
-    if isinstance(model, CascadeVFL):
-        return CascadeAtServer, CascadeAtParty
-    if isinstance(model, OneShotVFL):
-        return OneShotAtServer, OneShotAtParty
-    return (DecoupledAtServer, DecoupledAtParty) if isinstance(model, DecoupledVFL) else (RoundsAtServer, RoundsAtParty)
+    return next(places for protocol, places in _PLACES.items() if isinstance(model, protocol))
 
 
 def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | None:

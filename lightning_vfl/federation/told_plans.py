@@ -1,24 +1,37 @@
 """What has become of a round, as the server tells it to the parties."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lightning_vfl.federation.calls import numbers
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, mask_of
+
+ROLES = ("called", "included", "responders", "filled")  # the masks of a ``Roll``, in its order
+
+
+def happened(
+    roll: Roll, seconds: float = 0.0, skipped: bool = False, sent: tuple[Tensor, ...] | None = None
+) -> RoundPlan:
+    """What has become of a round, in the form of a plan: who is included has learnt, unless the round is given up.
+
+    Args:
+        roll: the role of each party.
+        seconds: that the round has taken.
+        skipped: it is given up.
+        sent: for each leg (M,) bool, the parties whose message has come; None: one leg, of those that are included.
+    """
+    learners = torch.zeros_like(roll.included) if skipped else roll.included
+    return RoundPlan(roll, learners, (roll.included,) if sent is None else sent, learners, seconds, skipped)
 
 
 def told_plan(plan: RoundPlan) -> dict[str, Any]:
     """A plan for a header."""
-    roll = plan.roll
     return {
-        "called": numbers(roll.called),
-        "included": numbers(roll.included),
-        "responders": numbers(roll.responders),
-        "filled": numbers(roll.filled),
+        **{role: numbers(getattr(plan.roll, role)) for role in ROLES},
         "sent": [numbers(leg) for leg in plan.sent],
         "seconds": plan.seconds,
         "skipped": plan.skipped,
@@ -26,13 +39,17 @@ def told_plan(plan: RoundPlan) -> dict[str, Any]:
 
 
 def plan_of(told: Mapping[str, Any], m: int) -> RoundPlan:
-    """The plan of M parties that ``told_plan`` has made into a header; who is included has learnt."""
-    roll = Roll(*(mask_of(told[name], m) for name in ("called", "included", "responders", "filled")))
-    learners = torch.zeros_like(roll.included) if told["skipped"] else roll.included
+    """The plan of M parties that ``told_plan`` has made into a header."""
+    roll = Roll(*(mask_of(told[role], m) for role in ROLES))
     sent = tuple(mask_of(leg, m) for leg in told["sent"])
-    return RoundPlan(roll, learners, sent, learners, float(told["seconds"]), bool(told["skipped"]))
+    return happened(roll, float(told["seconds"]), told["skipped"], sent)
 
 
-def called_plan(called: Tensor) -> RoundPlan:
-    """The plan of a round in which all that are called are in."""
-    return RoundPlan(Roll.of(called), called, (called,), called, 0.0, False)
+def numbers(parties: Tensor) -> tuple[int, ...]:
+    """The numbers of the parties in a mask (M,) bool."""
+    return _numbers(parties.bool().numpy().tobytes())  # a byte for each party
+
+
+@lru_cache(maxsize=1024)  # a round asks a dozen times, nearly always for the same parties
+def _numbers(mask: bytes) -> tuple[int, ...]:
+    return tuple(party for party, there in enumerate(mask) if there)

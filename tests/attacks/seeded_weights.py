@@ -285,7 +285,7 @@ def of_groups(*, secret: bool) -> OfGroups:
 
 def federated(case: str, weights: str, folder: Path) -> tuple[float, int]:
     """R² of the attack on one epoch over real processes, with mutual TLS; and how many records it reads."""
-    from lightning_vfl.federation.events_at_party import EventsAtParty
+    from lightning_vfl.federation.events import EventsAtParty
     from lightning_vfl.federation.rounds_at_party import RoundsAtParty
     from tests.integration.federations import Federation, cut_digits
 

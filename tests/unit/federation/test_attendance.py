@@ -14,6 +14,7 @@ from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub, Key
 from lightning_vfl.federation.letters import written
 from lightning_vfl.missing import Exclude
+from lightning_vfl.types import Roll
 from lightning_vfl.waiting import Deadline, Fastest, WaitForAll
 from lightning_vfl.wire import Message
 
@@ -24,6 +25,12 @@ def upload(party, call=0):
     letter, tensors, _ = written(Message("embeddings", "server", (party,), (torch.ones(ROWS, WIDTH),)))
     header = {"call": call, "at": list(KEY.at), "turn": KEY.turn, "say": "tell", "part": "upload", "message": letter}
     return pack(header, tensors)
+
+
+def called(parties):
+    """The roll of a round in which all are called and nobody has come yet."""
+    nobody = torch.zeros(parties, dtype=torch.bool)
+    return Roll(~nobody, nobody, nobody, nobody)
 
 
 @pytest.fixture
@@ -46,8 +53,8 @@ def met(waiting, threads, uploading, present=(0, 1, 2), restarted=()):
     (leg,) = module.costs.legs(ROWS)
     module._trainer = SimpleNamespace(precision="32-true", accelerator=None)
     form = Form(module, hub.agreed, ROWS, clear=True)
-    attendance, began = Seen(module, hub, everybody, Exclude(), False, form), monotonic()
-    arrived = threads.submit(attendance.await_leg, KEY, leg, everybody)
+    attendance, began = Seen(hub, KEY.at, form, called(3), 1, Exclude(), waiting), monotonic()
+    arrived = threads.submit(attendance.await_leg, KEY.turn, leg, everybody)
     for party in uploading:
         threads.submit(hub.call, party, upload(party))
     try:

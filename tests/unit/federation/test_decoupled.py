@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from lightning_vfl import DecoupledVFL
-from lightning_vfl.federation.decoupled_at_party import DecoupledAtParty
-from lightning_vfl.federation.decoupled_at_server import DecoupledAtServer
+from lightning_vfl.federation.decoupled import DecoupledAtParty, DecoupledAtServer
 from tests.subjects import Blobs, same, trainer
 from tests.unit.federation.test_halves import PARTIES, InMemory
 

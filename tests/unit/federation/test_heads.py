@@ -6,8 +6,7 @@ import torch
 from lightning_vfl import EnsembleVFL, LaserVFL
 from lightning_vfl.aggregators import Concat, Max
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.federation.heads_at_party import HeadsAtParty
-from lightning_vfl.federation.heads_at_server import HeadsAtServer
+from lightning_vfl.federation.heads import HeadsAtParty, HeadsAtServer
 from lightning_vfl.networks import MLP
 from tests.further import few
 from tests.subjects import Blobs, same, trainer

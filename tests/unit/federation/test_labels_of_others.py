@@ -21,9 +21,10 @@ from lightning_vfl.federation.collecting import Collector
 from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Key
 from lightning_vfl.federation.letters import written
+from lightning_vfl.federation.turns import turns_of
 from lightning_vfl.missing import Exclude
 from lightning_vfl.rounds import exchange
-from lightning_vfl.types import Roster, RoundNames, Rows, Stage, VerticalBatch
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
 from lightning_vfl.wire import Message, ServerView
 
 NAMES, HOLDER = ("bank", "telco", "shop"), 1
@@ -56,14 +57,14 @@ def collected(sent, attend=Seen, compressor=None):
     module = SplitVFL(Mean(), width=WIDTH, active=HOLDER, party_shapes=shapes, num_classes=2, compressor=compressor)
     module.configure_model()
     module._trainer = SimpleNamespace(precision="32-true", accelerator=None)
-    hub, everybody, ended = Hub(3, Agreed(NAMES, HOLDER)), torch.ones(3, dtype=torch.bool), {}
+    hub, nobody, ended = Hub(3, Agreed(NAMES, HOLDER)), torch.zeros(3, dtype=torch.bool), {}
     for party in range(3):
         hub.joined(party)
     hub.call_upon(range(3))
     batch = VerticalBatch(tuple(torch.zeros(ROWS, 3) for _ in range(3)), None, torch.arange(ROWS))
-    attendance = attend(
-        module, hub, everybody, Exclude(), False, Form(module, hub.agreed, ROWS, clear=True, labelled="embeddings")
-    )
+    form = Form(module, hub.agreed, ROWS, clear=True, labelled="embeddings")
+    roll = Roll(~nobody, nobody, nobody, nobody)
+    attendance = attend(hub, KEY.at, form, roll, 1, Exclude(), module.waiting)
 
     def call(party):
         try:
@@ -73,7 +74,8 @@ def collected(sent, attend=Seen, compressor=None):
             hub.left(party)
 
     with ThreadPoolExecutor(4) as threads:
-        uploads = threads.submit(Collector(Calls(hub, False, 1.0)).collect, module, batch, KEY.at, attendance)
+        legs = turns_of(module, batch)
+        uploads = threads.submit(Collector(Calls(hub, False, 1.0)).collect, attendance, legs, opens=True)
         for party in range(3):
             threads.submit(call, party)
         try:

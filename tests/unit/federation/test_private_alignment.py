@@ -228,7 +228,7 @@ def test_an_empty_intersection_is_one_line_for_all(tmp_path, ids, line):
 def test_a_party_that_is_lost_ends_it_for_all(tmp_path):
     run = Run(tmp_path, away=(1,), patience=0.2)
     assert len(set(run.ended)) == 1
-    assert "the parties have not raised the lists of bank, telco, shop, the server in time" in run.ended[0]
+    assert "the lists of bank, telco, shop, the server have not been raised by the parties in time" in run.ended[0]
 
 
 def spoiled(step, spoil):

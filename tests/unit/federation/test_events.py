@@ -9,8 +9,9 @@ from torch import nn
 from lightning_vfl.aggregators import Mean
 from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.compressors import TopK, packed
-from lightning_vfl.federation.events_at_server import EventsAtServer
-from lightning_vfl.federation.frames import Frame, unpack
+from lightning_vfl.errors import MalformedFrame
+from lightning_vfl.federation.events import EventsAtServer
+from lightning_vfl.federation.frames import Frame, pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.types import Roster
@@ -83,7 +84,13 @@ def test_an_upload_that_would_stop_the_server_or_spoil_its_table_is_refused(embe
 
 @pytest.mark.parametrize("request_", [-1, 2**31, True, "0", 0.5, None])
 def test_the_number_of_an_event_is_a_whole_number(request_):
-    with pytest.warns(UserWarning, match="refused: party 1 sent"):
-        served, (why,) = fits(asked(GOOD, request_))
-    assert not served
-    assert "a number from 0 on was planned" in why
+    header = {**asked(GOOD, request_).frame.header, "call": 0, "at": [0, 2, 0], "turn": 0, "say": "tell"}
+    with pytest.raises(MalformedFrame, match=r"party 1 has sent 'request' .* must be a whole number from 0"):
+        Hub(2).read(1, [pack(header, [GOOD])])
+
+
+def test_an_upload_of_no_event_is_refused():
+    unnumbered = asked(GOOD)
+    del unnumbered.frame.header["request"]
+    with pytest.warns(UserWarning, match="refused: party 1 sent no number of its event"):
+        assert not fits(unnumbered)[0]
