@@ -4,8 +4,8 @@ FashionMNIST (60,000 training images, nothing held out), B = 256, one thread; wh
 folder, random images in files of the same form and size, which is said. An epoch goes through the loader, with a new
 order each time. Beside it, in turn: the gather alone of the same rows, which is the floor; as many bytes copied in
 order, which tells how fast memory is just then; and torch's own loader, which asks for one record after the other and
-collates them. Then ``setup`` of all splits from the ``.gz`` files, and from a cache that an earlier one has left. What
-goals are held against is the fastest of the turns, because a shared machine only ever adds to it; medians stand beside.
+collates them. Then ``setup`` of all splits from the ``.gz`` files. What goals are held against is the fastest of the
+turns, because a shared machine only ever adds to it; medians stand beside.
 
     python -m benchmarks.data [--json FILE] [--turns T]
 """
@@ -62,9 +62,9 @@ def write_random(folder: Path) -> None:
             (folder / f"{part}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.tobytes(), 1))
 
 
-def module(folder: Path, parties: int, cache: Path | None = None) -> FashionMNIST:
+def module(folder: Path, parties: int) -> FashionMNIST:
     """FashionMNIST with nothing held out."""
-    return FashionMNIST(RowStrips(parties), batch_size=ROWS, data_dir=folder, val_records=0, cache_dir=cache)
+    return FashionMNIST(RowStrips(parties), batch_size=ROWS, data_dir=folder, val_records=0)
 
 
 def seconds(what: Callable[[], object]) -> float:
@@ -159,24 +159,11 @@ def batches_alone(folder: Path, turns: int) -> tuple[list[dict[str, Any]], list[
 
 
 def opening(folder: Path, turns: int) -> tuple[list[dict[str, Any]], list[Goal]]:
-    """All splits from the files, and from a cache."""
-    parties = PARTIES[0]
-    with tempfile.TemporaryDirectory() as made:
-        cache = Path(made)
-        first = seconds(lambda: module(folder, parties, cache).setup(EVERYTHING))
-        kinds: dict[str, Callable[[], float]] = {
-            "from .gz to ready tensors": lambda: seconds(partial(module(folder, parties).setup, EVERYTHING)),
-            "cached, opened again": lambda: seconds(partial(module(folder, parties, cache).setup, EVERYTHING)),
-        }
-        taken = in_turn(kinds, turns)
-        kept = sum(file.stat().st_size for file in cache.glob("*/*"))
-    rows = [
-        {"parties": parties, "what": name, "fastest s": min(own), "median s": median(own)}
-        for name, own in taken.items()
-    ]
-    rows.append({"parties": parties, "what": f"from .gz, keeping {kept / 1e6:.0f} MB", "fastest s": first})
-    limits = {"from .gz to ready tensors": 1.0, "cached, opened again": 0.05}
-    return rows, [Goal(f"seconds {name}, fastest", min(taken[name]), limit) for name, limit in limits.items()]
+    """All splits from the files."""
+    parties, what = PARTIES[0], "from .gz to ready tensors"
+    taken = [seconds(partial(module(folder, parties).setup, EVERYTHING)) for _ in range(turns)]
+    row = {"parties": parties, "what": what, "fastest s": min(taken), "median s": median(taken)}
+    return [row], [Goal(f"seconds {what}, fastest", min(taken), 1.0)]
 
 
 def main() -> None:

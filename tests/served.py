@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from lightning_vfl.datamodules.records.step_chain import plain_numbers
 from lightning_vfl.export.manifest import (
     RECORDS,
     SERVER,
@@ -111,7 +112,7 @@ class Subject:
         ]
         inputs = [helper.make_tensor_value_info("features", TensorProto.DOUBLE, [RECORDS, COLUMNS])]
         outputs = [helper.make_tensor_value_info("embedding", TensorProto.FLOAT, [RECORDS, WIDTH])]
-        encoders = tuple({"kind": "numbers", "column": f"{name}{i}"} for i in range(COLUMNS))
+        encoders = tuple(plain_numbers(f"{name}{i}").state() for i in range(COLUMNS))
         half = PartyHalf(encoders, tuple(f"{name}{i}" for i in range(COLUMNS)), protection, NETWORK, 5)
         ports = (Port("features", (RECORDS, COLUMNS), "float64"),), (Port("embedding", (RECORDS, WIDTH), "float32"),)
         self._write(name, half, ports, helper.make_graph(nodes, name, inputs, outputs, [weight]))

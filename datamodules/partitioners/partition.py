@@ -7,11 +7,9 @@ A record is flattened to F numbers. A part is a list of positions among them and
 Images are (channels, height, width), so a strip or a tile is a list of pixels.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -329,14 +327,3 @@ class Views(Partitioner):
 
     def __repr__(self) -> str:
         return "Views()" if self.parties is None else super().__repr__()  # as in earlier checkpoints
-
-
-def find_setting_files(partitioner: Partitioner) -> list[Path]:
-    """The files that a partitioner's settings name, and those of the partitioner inside it."""
-    found = []
-    for setting in vars(partitioner).values():
-        if isinstance(setting, Partitioner):
-            found += find_setting_files(setting)
-        elif isinstance(setting, str | Path) and os.path.isfile(setting):
-            found.append(Path(setting))
-    return found

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -56,20 +55,14 @@ class ColumnEncoder(ABC):
     def state(self) -> dict[str, Any]:
         """Plain values, among them the ``kind`` by which ``encoder_of`` finds the class."""
 
+    @property
+    def of_texts(self) -> bool:
+        """Whether it reads texts, so that its column is read as text from a CSV file; default: no."""
+        return False
 
-def tell_outside(counts: Mapping[str, int], records: int, party: str) -> None:
-    """Print how many records have numbers outside those of the training records; nothing for none.
-
-    Args:
-        counts: column -> how many of the records.
-        records: that were looked at.
-        party: the name of the party.
-    """
-    if outside := [f"{column} {count}" for column, count in counts.items() if count]:
-        rank_zero_info(
-            f"of {records} records of party '{party}', numbers lie outside those of the training records in: "
-            f"{listed(outside)}"
-        )
+    def taken(self) -> tuple[str, ...]:
+        """What was taken from the values of the training rows; default: nothing."""
+        return ()
 
 
 def tell_unseen(

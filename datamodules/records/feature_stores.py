@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lightning_vfl.trained.fitted import Fitted
 
-from .cache import Kept, RecordCache
 from .checks import check_features
 from .layout import Layout, Part
 from .normalise import Normaliser
@@ -55,13 +54,11 @@ class LoadedFeatures(FeatureStore):
     Args:
         splits: as they are loaded.
         layout: of a record.
-        cache: where the scaled features are stored; None: nowhere.
     """
 
-    def __init__(self, splits: Mapping[SplitName, Split], layout: Layout, cache: RecordCache | None = None) -> None:
+    def __init__(self, splits: Mapping[SplitName, Split], layout: Layout) -> None:
         self._splits = splits
         self._layout = layout
-        self._cache = cache
         self._columns: dict[SplitName, Tensor] = {}
         self._lacking: dict[SplitName, Tensor] = {}
 
@@ -86,24 +83,8 @@ class LoadedFeatures(FeatureStore):
         features = scale_columns(self._columns.pop(name), fitted.shift, fitted.scale).float()
         if name in self._lacking:
             features.masked_fill_(self._lacking[name], 0.0)
-        if self._cache is not None:
-            split = self._splits[name]
-            self._cache.write(name, features, split.labels, split.ids, fitted)
         shapes, dtypes = zip(*((party.shape, party.dtype) for party in fitted.parties), strict=True)
         return VerticalRecords(features, shapes, *about, dtypes=dtypes)
-
-
-class KeptFeatures(FeatureStore):
-    """The features of splits that are stored in a cache."""
-
-    def __init__(self, kept: Mapping[SplitName, Kept]) -> None:
-        self._kept = kept
-
-    def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self._kept["train"].shift, self._kept["train"].scale
-
-    def records(self, name: SplitName, fitted: Fitted, *about: Any) -> VerticalRecords:
-        return VerticalRecords(self._kept[name].features, [party.shape for party in fitted.parties], *about)
 
 
 class ColumnsInMemory:

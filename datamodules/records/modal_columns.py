@@ -44,6 +44,10 @@ class ModalColumn(ColumnEncoder):
     def scaling(self) -> tuple[float, float]:
         """Shift and scale of each number: a feature is (number - shift) / scale."""
 
+    @property
+    def of_texts(self) -> bool:
+        return True
+
     @cached_property
     def names(self) -> tuple[str, ...]:  # thousands of names are made once
         return tuple(f"{self.column}.{place}" for place in range(prod(self.shape)))
@@ -125,7 +129,6 @@ class TextColumn(ModalColumn):
     fitted: bool = True
 
     def taken(self) -> tuple[str, ...]:
-        """What was taken from the values of the training rows."""
         return ("the words of texts",) if self.fitted else ()
 
     @property

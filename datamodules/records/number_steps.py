@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_NO_NUMBERS = "correct them, list the column under categorical, or use preprocess: auto, or numbers: {text: missing}"
+
+
 class Texts(StrEnum):
     """What to do with text among numbers: refuse it, treat it as missing, or refuse it only if it has digits."""
 
@@ -78,7 +81,7 @@ class ReadNumbers(Reader):
             cells = column.astype(str).str.strip().str.lower()
             texts &= (cells.str.contains(r"\d") & ~cells.isin(MARKS)).to_numpy(dtype=np.bool_)
         if self.text is not Texts.MISSING:
-            refuse_cells(column, texts, party, "are not numbers", "correct them, or use numbers: {text: missing}")
+            refuse_cells(column, texts, party, "are not numbers", _NO_NUMBERS)
         refuse_cells(column, np.isinf(numbers), party, "are infinite", "correct or remove them")
         return numbers[:, None]
 

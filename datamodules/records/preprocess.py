@@ -1,6 +1,6 @@
 """The setting ``preprocess``: which steps make numbers of each column of each party."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,8 @@ from .auto_steps import choose_steps
 from .category_steps import OneHotCategories
 from .column_encoder import ColumnEncoder, Unseen
 from .column_steps import Reader, Step
-from .modal_columns import TextColumn
 from .party_tables import listed
-from .step_chain import Chain, LeftOut, fit_chain, reads_text
+from .step_chain import LeftOut, fit_chain, plain_numbers, reads_text
 from .step_settings import AUTO, Steps, read_steps
 from .steps_table import TableRow
 from .weight_of_evidence import WeightOfEvidence
@@ -28,17 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """The steps that users have asked for; a column without steps gets those that ``choose_steps`` chooses.
+    """The steps that users have asked for; a column without steps gets those that ``choose_steps`` chooses, or numbers.
 
     Args:
         columns: party -> column -> its steps.
         everywhere: column -> its steps in every party that has it and no steps of its own for it.
         decimals: party -> the decimal mark of its numbers; other parties: found in each column.
+        auto: whether steps are chosen for columns without steps; else these columns are numbers already.
     """
 
     columns: Mapping[str, Mapping[str, Steps]]
     everywhere: Mapping[str, Steps]
     decimals: Mapping[str, str] = field(default_factory=dict)
+    auto: bool = True
 
     @classmethod
     def of(
@@ -47,7 +48,8 @@ class Preprocess:
         """The steps of a recipe.
 
         Args:
-            setting: ``auto``, or party -> ``auto`` or column -> steps, see ``read_steps``.
+            setting: ``auto``, or party -> ``auto`` or column -> steps, see ``read_steps``; None: all other columns are
+                numbers.
             tables: the parties.
             categorical: columns to encode one-hot in every party that has no steps for them.
             unseen: what these do with a category that no training row has.
@@ -57,8 +59,8 @@ class Preprocess:
         """
         parties = list(tables)
         everywhere: dict[str, Steps] = {name: (OneHotCategories(unseen),) for name in categorical}
-        if setting == AUTO:
-            return cls({}, everywhere)
+        if not setting or setting == AUTO:
+            return cls({}, everywhere, auto=setting == AUTO)
         if not isinstance(setting, Mapping):
             raise ConfigurationError(
                 f"preprocess must be auto, or party: {{column: steps}}; got {setting!r}; see the page on tables"
@@ -117,6 +119,11 @@ class Preprocess:
         Raises:
             ConfigurationError: for the first column that is not there.
         """
+        with_column = {str(name) for table in tables.values() for name in table}
+        if unknown := [name for name in self.everywhere if name not in with_column]:
+            raise ConfigurationError(
+                f"categorical names column '{unknown[0]}', which no party has; they have {listed(sorted(with_column))}"
+            )
         for party, own in self.columns.items():
             there = [str(name) for name in tables[party]]
             for name in own:
@@ -124,6 +131,13 @@ class Preprocess:
                     raise ConfigurationError(
                         f"preprocess names column '{name}', which party '{party}' does not have; {nearest(name, there)}"
                     )
+
+    def of_party(self, party: str | None, columns: Collection[str]) -> "Preprocess":
+        """The steps for these columns of a party, in a process that has no other table."""
+        everywhere = {name: steps for name, steps in self.everywhere.items() if name in columns}
+        return replace(
+            self, columns={name: own for name, own in self.columns.items() if name == party}, everywhere=everywhere
+        )
 
     def fit(
         self,
@@ -137,7 +151,7 @@ class Preprocess:
         Args:
             tables: party -> its table; all have the same columns in the same order.
             trained: party -> (N,) bool, which rows are training records.
-            ranges: whether to keep the ends of numbers and dates.
+            ranges: whether to keep the ends of numbers and dates, and the share of missing values.
             counts: counts the labels of training rows, for parties, a column, bins and their number; None: there are
                 no labels here.
 
@@ -149,6 +163,9 @@ class Preprocess:
         steps: Sequence[Step] | None
         rows = []
         for name in map(str, next(iter(tables.values()))):
+            if not self.auto and name not in own:
+                encoders.append(plain_numbers(name))
+                continue
             columns = {member: table[name] for member, table in tables.items()}
             values = _one_column([column[trained[member]] for member, column in columns.items()])
             if name in own:
@@ -163,9 +180,9 @@ class Preprocess:
                 what = note or "left out"
             else:
                 of_column = None if counts is None else partial(counts, tuple(tables), name)
-                chain = fit_chain(steps, values, party, ranges, of_column)
-                encoders.append(chain)
-                missing = chain.missing(values, party)
+                chain = fit_chain(steps, values, party, of_column)
+                encoders.append(chain if ranges else replace(chain, seen=(), missing=None))
+                missing = chain.missing or 0.0
                 what = f"{chain.describe()}{'; ' if note else ''}{note}"
             rows.append(TableRow(party, name, kind, missing, what))
         unused = [row for row in rows if row.column not in own]
@@ -203,7 +220,7 @@ def taken_from(encoders: Mapping[str, Iterable[ColumnEncoder]]) -> str:
     found: dict[str, list[str]] = {}
     for party, own in encoders.items():
         for chain in own:
-            for what in chain.taken() if isinstance(chain, Chain | TextColumn) else ():
+            for what in chain.taken():
                 found.setdefault(what, []).append(f"{party}.{chain.column}")
     return ", ".join(f"{what} ({listed(columns)})" for what, columns in found.items())
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .column_encoder import ColumnEncoder, tell_outside
+from .column_encoder import ColumnEncoder
 from .column_encoders import check_columns
 from .joined_tables import Joined
 from .layout import Layout
 from .modal_columns import ModalColumn
-from .step_chain import Chain
+from .new_records import NewRecords
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,20 +90,18 @@ def form_of(
 def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[NDArray[np.float64]]":
     """The columns of numbers of a party, (N,) each; 0 for records that it does not have. Its table forgets its columns.
 
-    Of new tables it prints how many records have numbers outside those of the training records.
+    Of new tables it prints what is unlike the training records.
 
     Raises:
         ConfigurationError: for values of another kind than those of the training rows.
     """
     table, held = joined.tables[party], joined.held[party]
-    outside: Counter[str] = Counter()
+    new = NewRecords(party)
     for encoder in form.encoders[party]:
         values = table.pop(encoder.column) if encoder.column in table else None
         if values is None or not encoder.names:
             continue
-        encoded = encoder.encode(values, party)
-        if form.known and isinstance(encoder, Chain):
-            outside[encoder.column] += encoder.outside(encoded)
+        encoded = new.encode(encoder, values)
         for column in encoded.T:
             if held is None:
                 yield np.array(column)  # the encoder's array may be that of the table
@@ -111,7 +109,8 @@ def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[N
                 whole = np.zeros(len(joined.ids))
                 whole[held] = column
                 yield whole
-    tell_outside(outside, len(table), party)
+    if form.known:
+        new.tell()
 
 
 def encode_tables(joined: Joined, form: TableForm) -> "NDArray[np.float64]":

@@ -15,7 +15,6 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.protocols.callback_checks import callbacks_of
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import Seat
 
 from ..partitioners.partition import Views
@@ -170,9 +169,9 @@ class CSVTables(TablesOfParties):
         if unseen not in list(Unseen):
             raise ConfigurationError(f"unseen '{unseen}' is unknown; use {', '.join(Unseen)}")
         self.preprocess = preprocess  # before the base class, which asks for the default normaliser
-        self.steps = Preprocess.of(preprocess, tables, categorical, Unseen(unseen)) if preprocess else None
+        self.steps = Preprocess.of(preprocess, tables, categorical, Unseen(unseen))
         if decimal is not None:
-            if self.steps is None:
+            if not preprocess:
                 raise ConfigurationError(
                     f"decimal {decimal} needs preprocess, which reads numbers; give preprocess: auto"
                 )
@@ -274,6 +273,10 @@ class CSVTables(TablesOfParties):
         return self.task == "classification"
 
     @property
+    def counted(self) -> Sequence[tuple[str, str]]:
+        return self.steps.counted
+
+    @property
     def label_columns(self) -> tuple[str, ...]:
         """The columns of the labels."""
         return self.targets or (str(self.label_column),)
@@ -306,20 +309,8 @@ class CSVTables(TablesOfParties):
         return (*found, told) if what else found
 
     def label_statistics(self) -> tuple[str, ...]:
-        columns = [f"{party}.{name}" for party, name in (self.steps.counted if self.steps is not None else ())]
+        columns = [f"{party}.{name}" for party, name in self.counted]
         return (f"woe of {', '.join(columns)}; use another step",) if columns else ()
-
-    def use(self, fitted: Fitted | None) -> None:
-        if fitted is not None and "encoders" in fitted.own:
-            trained = {state["kind"] for states in fitted.own["encoders"].values() for state in states}
-            trained -= {"pictures", "text"}
-            stepped = not trained.isdisjoint(("chain", "left_out"))
-            if trained and stepped != bool(self.preprocess):
-                told = ("with preprocess", "without it") if stepped else ("without preprocess", "with it")
-                raise ConfigurationError(
-                    f"the model was trained {told[0]}, these tables are read {told[1]}; give the same preprocess"
-                )
-        super().use(fitted)
 
     @toolkit_hook
     def state_dict(self) -> dict[str, Any]:
@@ -402,9 +393,8 @@ class CSVTables(TablesOfParties):
         release = self.label_counts
         if release is not None and release != PUBLIC and (isinstance(release, str) or not 0 < release < float("inf")):
             raise ConfigurationError(f"label_counts must be an ε above 0, or public; got {release}")
-        counted = [] if self.steps is None else self.steps.counted
-        others = [f"'{name}' of party '{party}'" for party, name in counted if party != label_party]
-        if counted and (task != "classification" or not isinstance(label_column, str)):
+        others = [f"'{name}' of party '{party}'" for party, name in self.counted if party != label_party]
+        if self.counted and (task != "classification" or not isinstance(label_column, str)):
             raise ConfigurationError("woe takes one label of two classes; use another step")
         if others and release is None:
             raise ConfigurationError(

@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any, Literal
 from zipfile import BadZipFile, ZipFile
 
@@ -36,8 +35,7 @@ class EMNIST(IDXImages):
         settings: further settings of ``IDXImages`` and ``VerticalDataModule``.
 
     Units: memory, 3,136 bytes an image, and a quarter more while a stage is set up: 0.35 and 0.45 GB for the balanced
-        split, six times that for ``byclass`` and ``bymerge``. Disk, with ``cache_dir``, 3,136 bytes an image, again for
-        every combination of settings.
+        split, six times that for ``byclass`` and ``bymerge``.
     Not guaranteed: that files found in the folder are the published ones; only their form is checked. NIST has
         published ``letters`` in two sizes.
 
@@ -80,10 +78,6 @@ class EMNIST(IDXImages):
     @property
     def num_classes(self) -> int:
         return _CLASSES[self.split]
-
-    @property
-    def _sources(self) -> Sequence[Path]:
-        return [*super()._sources, self.data_dir / _ARCHIVE]
 
     def _packed(self, file: str) -> bool:
         """Whether the file is taken from the archive."""

@@ -6,25 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from math import prod
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 
-from lightning_vfl import __version__
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_growth
 
-from ..partitioners.informed import fingerprint
-from ..partitioners.partition import Partitioner, RowStrips, find_setting_files
-from ..records.cache import RecordCache, contents, describe, stat_files
-from ..records.feature_stores import FeatureStore, KeptFeatures, LoadedFeatures
+from ..partitioners.partition import Partitioner, RowStrips
 from ..records.idx import read_idx
 from ..records.labelled import Labelled
-from ..records.layout import Layout, Part
+from ..records.layout import Layout
 from ..records.normalise import Normaliser, StandardiseParty
-from ..records.records import Split, SplitName
+from ..records.records import SplitName
 from ..split import check_val_records, draw_validation
 from .published import PublishedPart, PublishedParts
 
@@ -40,18 +34,11 @@ class IDXImages(PublishedParts, ABC):
     Args:
         partitioner: who gets which pixels; None: four strips of seven rows.
         val_records: records drawn from the training file for validation; 0: no validation.
-        cache_dir: folder in which the prepared records are stored. The next time a stage with the same settings is
-            opened in milliseconds, and processes share the memory of its records; None: nothing is stored.
         settings: further settings of ``PublishedSet`` and ``VerticalDataModule``.
 
-    Units: disk, with ``cache_dir``, 188 MB for training and validation and 32 MB for test (FashionMNIST), again for
-        every combination of files, partitioner, normaliser, seed and ``val_records``; nothing is deleted.
     Guarantee: test and predict records are those of the test files, in their order; a record's id is its position in
-        its file. Stored records are bit for bit those of the files; a file of another size or modification time, or
-        another setting, is stored separately. A damaged or incomplete cache is not used.
-    Not guaranteed: that files found in the folder are the published ones; only their form is checked. With
-        ``cache_dir``, that changed code of your own partitioner or normaliser is noticed if its name and settings stay
-        the same: use another folder when you change it.
+        its file.
+    Not guaranteed: that files found in the folder are the published ones; only their form is checked.
 
     Raises:
         ConfigurationError: if a file cannot be found, is damaged, or declares more data than ``lightning_vfl.limits``
@@ -73,13 +60,11 @@ class IDXImages(PublishedParts, ABC):
         partitioner: Partitioner | None = None,
         *,
         val_records: int = 5000,
-        cache_dir: str | Path | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(partitioner, **settings)
         check_val_records(val_records)
         self.val_records = val_records
-        self.cache_dir = None if cache_dir is None else Path(cache_dir)
 
     @property
     @abstractmethod
@@ -90,22 +75,6 @@ class IDXImages(PublishedParts, ABC):
     def first_label(self) -> int:
         """The number of the first class in the files."""
         return 0
-
-    def _open(
-        self, names: tuple[SplitName, ...], missing: Sequence[SplitName]
-    ) -> tuple[Mapping[SplitName, Split], FeatureStore]:
-        """With ``cache_dir`` records are opened from there, or stored there."""
-        if self.cache_dir is None:
-            return super()._open(names, missing)
-        cache = RecordCache(self.cache_dir, type(self).__name__, self._key())  # before the files are read
-        names = tuple(name for name in names if name != "val" or self.val_records)
-        found = {name: cache.read(name) for name in names}
-        kept = {name: own for name, own in found.items() if own is not None and self._agrees(own.parts)}
-        if not kept or len(kept) < len(names):  # nothing is asked for without validation records
-            splits, _ = super()._open(names, missing)
-            return splits, LoadedFeatures(splits, self.layout, cache)
-        self._parts = self._parts or kept[names[0]].parts
-        return {name: Split(torch.empty(0), own.labels, own.ids) for name, own in kept.items()}, KeptFeatures(kept)
 
     def read(self, part: PublishedPart) -> Labelled:
         images, labels = self.files[:2] if part == "train" else self.files[2:]
@@ -121,32 +90,6 @@ class IDXImages(PublishedParts, ABC):
         return draw_validation(len(train), self.val_records, self.seed, type(self).__name__)
 
     # ---- inside
-
-    @property
-    def _sources(self) -> Sequence[Path]:
-        """The files that decide about the records, whether they exist or not."""
-        return [self.data_dir / file for file in self.files]
-
-    def _key(self) -> Mapping[str, Any]:
-        """Everything that decides about the prepared records."""
-        settings = {name: getattr(self, name) for name in self.data_settings}
-        return {
-            "toolkit": __version__,
-            "torch": torch.__version__,
-            "data": f"{type(self).__module__}.{type(self).__qualname__}",
-            "files": stat_files([*self._sources, *find_setting_files(self.partitioner)]),
-            "partitioner": [describe(self.partitioner), contents(vars(self.partitioner))],
-            "normaliser": [describe(self.normaliser), contents(vars(self.normaliser))],  # its repr shows no settings
-            "seed": self.seed,
-            "model": self.fitted.digest() if self.fitted is not None and self._of_model else None,
-            **settings,
-        }
-
-    def _agrees(self, parts: Sequence[Part]) -> bool:
-        """Whether these are the parts of the data; parts that depend on training records are taken as stored."""
-        if self._parts is None and self._informed:
-            return True
-        return fingerprint(self.parts) == fingerprint(parts)
 
     def _array(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
         try:

@@ -1,7 +1,6 @@
 """Tables from their files to scaled features: of all parties in a simulation, of one in a federation."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,20 +16,19 @@ from lightning_vfl.trained.fitted import Fitted
 from ..record_splits import RecordSplit, ToDivide
 from ..records.class_shares import class_shares, doubts_about_classes
 from ..records.column_encoder import ColumnEncoder
-from ..records.column_encoders import encoder_of, of_texts
+from ..records.column_encoders import encoder_of
 from ..records.column_tables import ColumnTable, MemoryTable, together
 from ..records.feature_stores import ColumnsInMemory, FeatureStore
-from ..records.fitted_tables import fit_tables
 from ..records.grouped_tables import add_singles, align_columns
 from ..records.joined_tables import Joined, TableReader, TextColumns, check_label_column, join
 from ..records.layout import Layout, Part
-from ..records.modal_columns import located
+from ..records.modal_columns import fit_modal, located
 from ..records.normalise import Normaliser, of_party
 from ..records.number_files import MappedFile, NumberFile
 from ..records.party_tables import read_labels, read_targets, read_weights
 from ..records.records import Split, SplitName, VerticalRecords
 from ..records.scaled_tables import scale_tables
-from ..records.steps_table import steps_table
+from ..records.steps_table import TableRow, steps_table
 from ..records.table_form import TableForm, encode_tables, form_of
 from ..records.told_records import ALL, ToldRecords
 from ..records.weight_of_evidence import PUBLIC, LabelCounts
@@ -227,28 +225,27 @@ class PreparedTables(FeatureStore):
 
     def _fitted_encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
         """Those that are fitted to the training rows, which is told."""
-        data = self._data
-        categorical, preprocess = data.categorical, data.steps
+        data, joined, steps = self._data, self.joined, self._data.steps
         if self._told is not None:  # what the settings say of other parties is theirs to check
             name = None if self._party is None else self._party[1]
-            own_columns = () if name is None else tuple(self.joined.tables[name])
-            categorical = tuple(column for column in categorical if column in own_columns)
-            if preprocess is not None:
-                own_steps = {party: steps for party, steps in preprocess.columns.items() if party == name}
-                preprocess = replace(preprocess, columns=own_steps)
-        encoders, table = fit_tables(
-            self.joined,
-            self.rows["train"],
-            preprocess,
-            categorical,
-            data.unseen,
-            self._normaliser.fitted,  # else nothing is to be taken from the records
-            data.modal,
-            None if self._unlabelled else self._counts_for,
-        )
-        if table:
+            steps = steps.of_party(name, () if name is None else tuple(joined.tables[name]))
+        steps.check_columns(joined.tables)
+        trained = joined.trained(self.rows["train"])
+        ranges = self._normaliser.fitted  # else nothing is to be taken from the records
+        counts = None if self._unlabelled else self._counts_for
+        encoders: dict[str, tuple[ColumnEncoder, ...]] = {}
+        table: list[TableRow] = []
+        for group in joined.groups:
+            first = group[0]
+            if first in data.modal:
+                encoders[first] = (fit_modal(data.modal[first], joined.tables[first], trained[first], first),)
+                continue
+            own, rows = steps.fit({party: joined.tables[party] for party in group}, trained, ranges, counts)
+            encoders |= dict.fromkeys(group, own)
+            table += rows
+        if table and data.preprocess:
             data.say(f"preprocessing, fitted to training records\n{steps_table(table)}")
-        return encoders
+        return {party: encoders[party] for party in joined.tables}
 
     @cached_property
     def form(self) -> TableForm:
@@ -367,7 +364,7 @@ class PreparedTables(FeatureStore):
     def _label_counts(self) -> LabelCounts:
         """What parties are told of the labels, once: it outlasts ``forget``."""
         data = self._data
-        others = [pair for pair in data.steps.counted if pair[0] != data.label_party]
+        others = [pair for pair in data.counted if pair[0] != data.label_party]
         if others and data.label_counts != PUBLIC:
             if data.trainer is not None and data.trainer.world_size > 1:
                 raise ConfigurationError(
@@ -454,7 +451,7 @@ def text_columns(data: Any, parties: Collection[str]) -> dict[str, TextColumns]:
 
 def _text_columns(data: Any, party: str, grouped: bool) -> TextColumns:
     steps = data.steps
-    if steps is not None and grouped:  # all codes of one table of a group may look like numbers
+    if steps.auto and grouped:  # all codes of one table of a group may look like numbers
         return TextColumns(None)
     labelled = party in (data.label_party, *data.label_copies)
     classes = data.label_columns if labelled and data.task == "classification" else ()
@@ -462,9 +459,8 @@ def _text_columns(data: Any, party: str, grouped: bool) -> TextColumns:
         return TextColumns((data.modal[party].column, *classes))
     if data.fitted is not None:
         encoders = map(encoder_of, data.fitted.own["encoders"].get(party, ()))
-        return TextColumns((*classes, *(encoder.column for encoder in encoders if of_texts(encoder))))
-    if steps is None:
-        return TextColumns((*data.categorical, *classes))
+        return TextColumns((*classes, *(encoder.column for encoder in encoders if encoder.of_texts)))
     if steps.decimals.get(party) == ",":
         return TextColumns(None)
-    return TextColumns((*steps.texts(party), *classes), (data.id_columns[party], *data.label_columns))
+    no_codes = (data.id_columns[party], *data.label_columns) if steps.auto else None
+    return TextColumns((*steps.texts(party), *classes), no_codes)

@@ -33,7 +33,7 @@ def check_parties(data: Any, seat: Seat, names: Sequence[str], labels_at: int | 
             f"party '{lacking[0]}' needs the labels in its table for this protocol, and its name in label_copies"
         )
     holder = None if labels_at is None else names[labels_at]
-    for party, column in data.steps.counted if data.steps is not None else ():
+    for party, column in data.counted:
         if party != holder:
             raise ConfigurationError(
                 f"woe of column '{column}' of party '{party}' needs the labels, which another process has; use "

@@ -1,7 +1,7 @@
 """The settings and seats that data sets share whose parties have a table each."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,8 +40,6 @@ class TablesOfParties(VerticalDataModule):
     """Tables with the same columns for different records."""
     label_copies: tuple[str, ...] = ()
     """Parties whose tables have the labels too."""
-    steps: Any = None
-    """How columns become numbers; None: they are numbers."""
     cached: ClassVar[tuple[str, ...]] = ()
     """What another process opens and prepares anew if it needs it."""
 
@@ -86,6 +84,11 @@ class TablesOfParties(VerticalDataModule):
     @abstractmethod
     def has_classes(self) -> bool:
         """Whether labels are classes; else they are real numbers."""
+
+    @property
+    def counted(self) -> Sequence[tuple[str, str]]:
+        """Parties and columns whose steps need counts of the labels; default: none."""
+        return ()
 
     @property
     def layout(self) -> Layout:

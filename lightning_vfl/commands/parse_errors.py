@@ -27,7 +27,6 @@ _KNOWN = {  # setting -> modules with the classes that it can have; other settin
     "strategy": ("lightning.pytorch.strategies",),
     "plugins": ("lightning.pytorch.plugins",),
 }
-_ALIKE = {"cache_dir": "work_dir", "work_dir": "cache_dir"}  # where images, and where tables, are prepared
 
 
 @dataclass(frozen=True)
@@ -351,8 +350,6 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
         hint = "the optimiser has it; write --model.optimizer.lr"
     elif setting.split(".")[0] in foreign:
         hint = reason
-    elif (alike := _ALIKE.get(setting)) in settings:
-        hint = f"did you mean {alike}?"
     else:
         hint = nearest(setting, settings) if settings else "it has no settings"
     return f"'{setting}' is not a setting of {name}; {hint}"

@@ -1,7 +1,6 @@
 """The records of one party to score: a table with its columns, or an array of numbers."""
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from pathlib import Path
@@ -10,17 +9,11 @@ from urllib.parse import quote
 
 import numpy as np
 
-from lightning_vfl.datamodules.records.column_encoder import ColumnEncoder, tell_outside
-from lightning_vfl.datamodules.records.column_encoders import (
-    Numbers,
-    OneHot,
-    check_columns,
-    encode_table,
-    encoder_of,
-    of_texts,
-)
+from lightning_vfl.datamodules.records.column_encoder import ColumnEncoder
+from lightning_vfl.datamodules.records.column_encoders import check_columns, encoder_of
 from lightning_vfl.datamodules.records.column_tables import StoredTable
 from lightning_vfl.datamodules.records.modal_columns import located
+from lightning_vfl.datamodules.records.new_records import NewRecords
 from lightning_vfl.datamodules.records.number_files import NumberFile
 from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, listed, plain_ids
 from lightning_vfl.datamodules.records.step_chain import Chain
@@ -50,12 +43,8 @@ class PartyData(ABC):
         self.party = party
         self.index = index
         self.dtype = dtype
-        self._checked = 0  # records, of which those are counted that have numbers outside those of the training
-        self._outside: Counter[str] = Counter()
-
-    def tell_outside(self) -> None:
-        """Print in which columns the records so far have numbers outside those of the training records."""
-        tell_outside(self._outside, self._checked, self.party)
+        self.new = NewRecords(party)
+        """Tells in which columns the records so far are unlike the training records."""
 
     def places(self, ids: "NDArray[Any]") -> "NDArray[np.int64]":
         """(B,) the place of each of these ids, -1 for those that it does not have; ids are of the kind of its own."""
@@ -101,13 +90,15 @@ class Table(PartyData):
     """
 
     def __init__(self, party: str, table: "pd.DataFrame", encoders: Sequence[ColumnEncoder], dtype: str) -> None:
+        check_columns(table, encoders, party)
         super().__init__(party, table.index, dtype)
         self._table = table
         self._encoders = encoders
 
     def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
-        self._checked += len(places)
-        return encode_table(self._table.iloc[places], self._encoders, self.party, self._outside)
+        rows = self._table.iloc[places]
+        blocks = [self.new.encode(encoder, rows[encoder.column]) for encoder in self._encoders if encoder.names]
+        return np.hstack(blocks) if blocks else np.empty((len(places), 0))
 
 
 class EncodedTable(PartyData):
@@ -134,14 +125,8 @@ class EncodedTable(PartyData):
         super().__init__(party, table.index, dtype)
         self._ids = plain_ids(table.index)
         numbers = NumberFile(work, f"{quote(party, safe='')}.numbers", np.float64, (len(table),))
-        self._checked = len(table)
         for encoder in encoders:
-            if not encoder.names:
-                continue
-            encoded = encoder.encode(table[encoder.column], party)
-            if isinstance(encoder, Chain):
-                self._outside[encoder.column] += encoder.outside(encoded)
-            for column in encoded.T:
+            for column in self.new.encode(encoder, table[encoder.column]).T if encoder.names else ():
                 numbers.put(column)
         self._numbers = numbers.turned()
 
@@ -211,9 +196,9 @@ def read_party(
             f"{path} of party '{party}' is an array, but it has columns; give a table (CSV, Parquet)"
         )
     encoders = located([encoder_of(state) for state in half.encoders], path.parent)
-    stepped = any(not isinstance(encoder, Numbers | OneHot) for encoder in encoders)
-    # of steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
-    text = None if grouped and stepped else [encoder.column for encoder in encoders if of_texts(encoder)]
+    # with chosen steps, all columns of a group's tables are read as text: all codes of one table may look like numbers
+    stepped = any(not isinstance(encoder, Chain) or len(encoder.steps) > 1 for encoder in encoders)
+    text = None if grouped and stepped else [encoder.column for encoder in encoders if encoder.of_texts]
     others = set(leave_out).difference(encoder.column for encoder in encoders)
     if work is not None:
         stored = store_table(path, party, id_column, form, text, work.path)

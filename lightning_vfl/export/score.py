@@ -134,7 +134,7 @@ def score(
         found = server.run(inputs)
         values.append(np.where(held[-1].any(1).reshape(-1, *(1,) * (found.ndim - 1)), found, np.nan))
     for own in data.values():
-        own.tell_outside()
+        own.new.tell()
     about = exported.about
     several = about.targets, about.probabilities
     table = prediction_table(plain_ids(ids), np.concatenate(values), about.classes, *several)

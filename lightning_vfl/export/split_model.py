@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators import LocalGaussian, MaskedSum, PoissonBinomial
 from lightning_vfl.aggregators.local_gaussian import NoisyWire
 from lightning_vfl.datamodules.records.column_encoders import encoder_of
+from lightning_vfl.datamodules.records.step_chain import plain_numbers
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.export.halves import PartyNetwork, ServerNetwork
 from lightning_vfl.export.manifest import (
@@ -73,7 +74,7 @@ def party_part(module: VFLModule, party: int) -> Part:
     if tables:
         encoders, names = tuple(list(tables.values())[party]), tuple(_names_of(list(tables.values())[party]))
     elif own.columns:  # each column of the file is one number
-        encoders = tuple({"kind": "numbers", "column": name} for name in own.columns)
+        encoders = tuple(plain_numbers(name).state() for name in own.columns)
     noisy = noisy_wire(module)
     clipped = None if noisy is None else noisy.mechanism.clipped
     network = PartyNetwork(module.bottoms.parties[party], own.shape, own.shift, own.scale, clipped).eval()
@@ -281,7 +282,7 @@ def _tables(module: VFLModule) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     if fitted is None:
         return {}
     numbers = {
-        name: [{"kind": "numbers", "column": column} for column in columns]
+        name: [plain_numbers(column).state() for column in columns]
         for name, columns in fitted.own.get("columns", {}).items()
     }
     states_of = fitted.own.get("encoders", numbers)

@@ -83,7 +83,7 @@ class _Indexed(Source):
         self._data = data
         for start in range(0, len(ids), BLOCK):
             data.features(np.arange(start, min(start + BLOCK, len(ids))))
-        data.tell_outside()
+        data.new.tell()
 
     def all_ids(self) -> "NDArray[Any]":
         ids: NDArray[Any] = self._data.index.to_numpy()

@@ -117,18 +117,6 @@ def test_one_value_for_a_list_is_told_how_to_write_it(capsys):
     assert (code, line) == (2, "data.categorical: bank_1 is given, but the setting is a list; write [bank_1]")
 
 
-@pytest.mark.parametrize(
-    ("data", "given", "right"), [("csv_tables", "cache_dir", "work_dir"), ("mnist", "work_dir", "cache_dir")]
-)
-def test_folders_of_tables_and_of_images_are_told_apart(data, given, right, capsys):
-    code, line = complaint(
-        ["fit", "--config", f"data/{data}", "--config", "protocol/mean", f"--data.{given}=x"], capsys
-    )
-    assert code == 2
-    assert f"'{given}' is not a setting of" in line
-    assert line.endswith(f"; did you mean {right}?")
-
-
 def test_the_program_finds_classes_in_the_current_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     (tmp_path / "my_own_project.py").write_text("from lightning_vfl.aggregators import Mean as Average")

@@ -263,7 +263,7 @@ def test_the_test_records_of_the_training_tables_are_still_those(trained, tmp_pa
 REFUSED = {
     "a missing column": ("bank", lambda t: t.drop(columns="city"), {}, r"'bank' is without city, .* income, city"),
     "a further column": ("shop", lambda t: t.assign(age=3), {}, r"'shop' is with the further age, .* has visits; give"),
-    "text among numbers": ("shop", lambda t: t.assign(visits="many"), {}, r"'visits' of party 'shop' is text"),
+    "text among numbers": ("shop", lambda t: t.assign(visits="many"), {}, "'visits' of party 'shop' are not numbers"),
     "a missing value": ("shop", lambda t: t.assign(visits=None), {}, r"96 values of column 'visits' of party 'shop'"),
     "another normaliser": ("shop", lambda t: t, {"normaliser": d.Unchanged()}, r"use the normaliser that it was"),
     "no class of the model": (

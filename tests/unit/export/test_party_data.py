@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lightning_vfl.datamodules.records.party_tables import CSVForm
+from lightning_vfl.datamodules.records.step_chain import plain_numbers
 from lightning_vfl.datamodules.records.work_folders import WorkFolder
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Manifest, PartyHalf, Port, ServerHalf
@@ -63,7 +64,7 @@ def test_another_form_is_refused_in_one_line(tmp_path, name):
 
 
 def test_an_array_for_columns_and_a_file_for_the_server_are_refused(tmp_path):
-    columns = manifest(PartyHalf(({"kind": "numbers", "column": "age"},), ("age",)), 1)
+    columns = manifest(PartyHalf((plain_numbers("age").state(),), ("age",)), 1)
     with pytest.raises(ConfigurationError, match="is an array, but it has columns; give a table"):
         read(tmp_path / "a.npy", columns)
     with pytest.raises(ConfigurationError, match="given for the server, which has no features"):
@@ -71,16 +72,25 @@ def test_an_array_for_columns_and_a_file_for_the_server_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_numbers_outside_those_of_the_training_are_counted_over_all_batches(stored, told, tmp_path):
-    number = {"step": "ReadNumbers", "text": "error", "decimal": ""}
-    columns = [{"kind": "chain", "column": name, "steps": [number], "seen": [[0.0, 9.0]]} for name in ("age", "late")]
-    rows = [(10 * i if i < 5 else i, i % 10) for i in range(10)]  # of age, 10 to 40 are outside
-    (tmp_path / "a.csv").write_text("id,age,late\n" + "".join(f"{i},{a},{b}\n" for i, (a, b) in enumerate(rows)))
-    of = manifest(PartyHalf(tuple(columns), ("age", "late")), 2)
+def test_what_is_unlike_the_training_is_counted_over_all_batches(stored, told, tmp_path):
+    number = {"step": "ReadNumbers", "text": "words", "decimal": ""}
+    median = {"step": "Fill", "strategy": "median", "fitted": [1.0]}
+    columns = [
+        {"kind": "chain", "column": name, "steps": [number, median], "seen": [[0.0, 9.0]], "missing": missing}
+        for name, missing in {"age": 0.25, "late": 0.0, "calls": 0.0, "bills": 0.25}.items()
+    ]
+    # of age, 10 to 40 are outside; of late, two are missing; of bills, as many as in the training
+    rows = [(10 * i if i < 5 else i, "-" if i in (2, 7) else i, i, "" if i in (1, 4, 8) else i) for i in range(10)]
+    lines = "".join(f"{i},{','.join(map(str, row))}\n" for i, row in enumerate(rows))
+    (tmp_path / "a.csv").write_text(f"id,age,late,calls,bills\n{lines}")
+    of = manifest(PartyHalf(tuple(columns), ("age", "late", "calls", "bills")), 4)
     work = WorkFolder(str(tmp_path)) if stored else None
     data = read_party(of, tmp_path / "a.csv", "id", CSVForm(), work=work)
     for start in range(0, 10, 3):
         data.features(np.arange(start, min(start + 3, 10)))
-    data.tell_outside()
-    said = "of 10 records of party 'strip', numbers lie outside those of the training records in: age 4"
-    assert [line for line in told if "outside" in line] == [said]
+    data.new.tell()
+    records = "of 10 records of party 'strip', "
+    assert [line.removeprefix(records) for line in told if line.startswith(records)] == [
+        "numbers lie outside those of the training records in: age 4",
+        "values are missing, more than in the training records, in: late 2 (training 0.0 %)",
+    ]

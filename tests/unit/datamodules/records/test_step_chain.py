@@ -177,7 +177,7 @@ def test_impossible_steps_are_refused_in_one_line(name):
 WRONG = {
     "text": ("numbers", ["1", "two"], "values of column 'x' of party 'bank' are not numbers, first 'two' of record 1"),
     "infinite": ("numbers", ["1", "inf"], "1 values of column 'x' of party 'bank' are infinite"),
-    "missing": ("numbers", ["1", None], "are missing, first 'nan' of record 1; add impute to its steps"),
+    "missing": ("numbers", ["1", None], "are missing, first 'nan' of record 1; fill them in, or use preprocess"),
     "a gap": ("one_hot", ["1", None], "are missing, first 'nan' of record 1; put impute before the step"),
     "no truth": ("boolean", ["true", "perhaps"], "are neither true nor false, first 'perhaps' of record 1"),
     "no date": ({"date": {"format": "%Y"}}, ["2024", "12.1"], "are no dates of the form %Y, first '12.1' of record 1"),

@@ -221,7 +221,9 @@ def test_a_record_in_two_tables_matters_even_where_it_is_not_joined(files, tmp_p
 
 def test_bad_values_are_named_with_their_table(files, tmp_path):
     write_csv(tmp_path / "south.csv", shop(SOUTH, visits=lambda i: "?" if i == 20 else i))
-    with pytest.raises(ConfigurationError, match=r"column 'visits' of party 'south' mixes .*first '\?' of record 20"):
+    with pytest.raises(
+        ConfigurationError, match=r"column 'visits' of party 'south' are not numbers, first '\?' of record 20"
+    ):
         open_tables(files)
     write_csv(tmp_path / "south.csv", shop(SOUTH, visits=lambda i: None if i == 22 else i))
     with pytest.raises(ConfigurationError, match=r"1 values of column 'visits' of party 'south' are missing, .*ord 22"):

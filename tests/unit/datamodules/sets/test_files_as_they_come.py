@@ -383,6 +383,40 @@ def test_numbers_outside_those_of_the_training_are_counted_by_column(tmp_path, t
     assert said in told
 
 
+TIMES = [datetime(2024, 1, 1, 8) + timedelta(minutes=37 * i) for i in range(N)]
+MORE = "values are missing, more than in the training records, in: x"
+UNLIKE = {
+    "a column without values": (WHOLE, [None] * 3, f"{MORE} 3 (training 0.0 %)"),
+    "a value that no training record lacks": (WHOLE, [WHOLE[0], None, WHOLE[1]], f"{MORE} 1 (training 0.0 %)"),
+    "as many as in the training": ([None, *WHOLE[1:3]] * (N // 4) + WHOLE[: N // 4], [None, *WHOLE[:2]], None),
+    "marks for missing": ([*WHOLE[10:], *["-"] * 10], ["-", "unknown", WHOLE[0]], f"{MORE} 2 (training "),
+    "truths": (["yes", "no"] * (N // 2), [None, None, "no"], f"{MORE} 2 (training 0.0 %)"),
+    "dates in another form": (
+        [*TIMES[10:], *["unknown"] * 10], [f"{time:%d.%m.%Y %H:%M}" for time in TIMES[:3]], f"{MORE} 3 (training ",
+    ),
+    "dates without times": (
+        TIMES, [time.date() for time in TIMES[:3]],
+        "no date has a time of the day, as dates of the training records have, in: x",
+    ),
+    "dates with times": (TIMES, TIMES[-3:], None),
+    "days": ([time.date() for time in TIMES[::4]] * 4, [time.date() for time in TIMES[:3]], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_values_that_the_training_had_are_told_where_new_tables_lack_them(name, tmp_path, told):
+    cells, new, line = UNLIKE[name]
+    trained = tables(tmp_path, cells, normaliser=Standardise())
+    pd.DataFrame({"id": [7, 8, 9], "x": new, "other": [1, 2, 3]}).to_csv(tmp_path / "bank.csv", index=False)
+    files = {"bank": tmp_path / "bank.csv", "shop": tmp_path / "shop.csv"}
+    data = CSVTables(files, "shop", "y", preprocess="auto", normaliser=Standardise())
+    data.use(trained.fitted)
+    data.setup("predict")
+    said = [text for text in told if "values are missing" in text or "no date" in text]
+    assert len(said) == (line is not None)
+    assert not said or said[0].startswith(f"of 3 records of party 'bank', {line}")
+
+
 def test_an_infinite_label_stops_before_training(tmp_path):
     labels = [*map(float, range(N - 1)), float("inf")]
     with pytest.raises(

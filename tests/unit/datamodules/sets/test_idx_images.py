@@ -220,3 +220,12 @@ def test_only_absent_files_are_fetched_and_by_their_hash(kind, tmp_path, monkeyp
     kind(data_dir=tmp_path).prepare_data()
     expected = (kind.source + TEST_LABELS, f"sha256:{kind.sha256[TEST_LABELS]}", TEST_LABELS, tmp_path)
     assert asked == [(expected, {"progressbar": True})]
+
+
+def test_a_model_finds_no_validation_records_in_a_new_data_set(tmp_path):
+    write_idx(tmp_path)
+    trained, new = (MNIST(data_dir=tmp_path, val_records=0) for _ in range(2))
+    trained.setup("fit")
+    new.use(trained.fitted)
+    new.setup("validate")
+    assert new.val_dataloader() == []
