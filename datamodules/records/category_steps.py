@@ -9,7 +9,7 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 
 from .column_encoder import Unseen, tell_unseen
-from .column_steps import Reader, TextFill, chosen
+from .column_steps import Reader, TextFill
 from .number_steps import Strategy, describe_fill, refuse_cells
 from .one_hot import as_known, one_hot
 from .party_tables import by_text
@@ -60,9 +60,6 @@ class FillText(TextFill):
     value: str | None = None
     indicator: bool = False
     fitted: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strategy", chosen(Strategy, self.strategy, f"{self.word}: strategy"))
 
     def fit(self, column: "pd.Series[Any]", party: str) -> Self:
         if self.strategy is Strategy.CONSTANT:
@@ -116,7 +113,7 @@ class OneHotCategories(Reader):
     rare: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unseen", chosen(Unseen, self.unseen, f"{self.word}: unseen"))
+        super().__post_init__()
         if self.most and (self.most < 2 or self.unseen is not Unseen.OWN):
             raise ConfigurationError(
                 f"one_hot with most: {self.most} and unseen: {self.unseen} is impossible; give most at least 2, with "
@@ -178,7 +175,7 @@ class OrdinalCategories(Reader):
     categories: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unseen", chosen(Unseen, self.unseen, f"{self.word}: unseen"))
+        super().__post_init__()
         if isinstance(self.order, str) or not isinstance(self.order, Sequence):
             raise ConfigurationError(f"ordinal needs its categories as a list: [low, high]; got {self.order!r}")
         object.__setattr__(self, "order", tuple(str(category) for category in self.order))
@@ -191,9 +188,6 @@ class OrdinalCategories(Reader):
             return replace(self, categories=tuple(self.order))
         found = OrdinalEncoder().fit(texts_of(column).astype(object)[:, None]).categories_[0]
         return replace(self, categories=tuple(str(category) for category in found))
-
-    def names(self, column: str) -> tuple[str, ...]:
-        return (column,)
 
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         _refuse_missing(column, party)

@@ -26,9 +26,20 @@ class Step(ABC):
     settings: ClassVar[tuple[str, ...]] = ()
     """The fields that users set; the other fields are fitted."""
 
-    @abstractmethod
+    def __post_init__(self) -> None:
+        """Make choices of the words that users give.
+
+        Raises:
+            ConfigurationError: for another word.
+        """
+        for field in fields(self):  # type: ignore[arg-type]
+            if isinstance(field.type, type) and issubclass(field.type, StrEnum):
+                choice = chosen(field.type, getattr(self, field.name), f"{self.word}: {field.name}")
+                object.__setattr__(self, field.name, choice)
+
     def describe(self) -> str:
-        """What the fitted step does, for the table that is printed before training."""
+        """What the fitted step does, for the table that is printed before training; default: its word."""
+        return self.word
 
     def taken(self) -> str:
         """What the fitted step has taken from the values of the training rows; default: nothing, an empty text."""
@@ -59,13 +70,13 @@ class TextFill(Step, ABC):
 class Reader(Step, ABC):
     """A step that reads the cells of a column as numbers."""
 
-    @abstractmethod
     def fit(self, column: "pd.Series[Any]", party: str) -> Self:
-        """This step, fitted to the training rows of the column."""
+        """This step, fitted to the training rows of the column; default: it takes nothing from them."""
+        return self
 
-    @abstractmethod
     def names(self, column: str) -> tuple[str, ...]:
-        """The names of the K columns of numbers."""
+        """The names of the K columns of numbers; default: one with the name of the column."""
+        return (column,)
 
     @abstractmethod
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
@@ -79,9 +90,9 @@ class Reader(Step, ABC):
 class NumberStep(Step, ABC):
     """A step that changes the numbers of a column."""
 
-    @abstractmethod
     def fit(self, numbers: "NDArray[np.float64]", column: str, party: str) -> Self:
-        """This step, fitted to the (N, K) numbers of the training rows."""
+        """This step, fitted to the (N, K) numbers of the training rows; default: it takes nothing from them."""
+        return self
 
     @abstractmethod
     def apply(self, numbers: "NDArray[np.float64]") -> "NDArray[np.float64]":

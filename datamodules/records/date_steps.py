@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError, nearest
 
-from .column_steps import Reader, chosen
+from .column_steps import Reader
 from .number_steps import Texts, refuse_cells
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class DateParts(Reader):
     text: Texts = Texts.ERROR
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", chosen(Texts, self.text, f"{self.word}: text"))
+        super().__post_init__()
         given: Any = (self.parts,) if isinstance(self.parts, str) else self.parts
         if not isinstance(given, Sequence) or not given:
             raise ConfigurationError(f"date needs a list of parts, such as [year, month]; got {self.parts!r}")

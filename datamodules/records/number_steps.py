@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
-from .column_steps import NumberStep, Reader, chosen
+from .column_steps import NumberStep, Reader
 from .party_tables import TRUTHS, as_numbers
 from .written_numbers import DECIMALS, MARKS, written_numbers
 
@@ -60,15 +60,9 @@ class ReadNumbers(Reader):
     decimal: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", chosen(Texts, self.text, f"{self.word}: text"))
+        super().__post_init__()
         if self.decimal and self.decimal not in DECIMALS:
             raise ConfigurationError(f"{self.word}: decimal must be '.' or ','; got '{self.decimal}'")
-
-    def fit(self, column: "pd.Series[Any]", party: str) -> Self:
-        return self
-
-    def names(self, column: str) -> tuple[str, ...]:
-        return (column,)
 
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         numbers: NDArray[np.float64]
@@ -95,12 +89,6 @@ class ReadBooleans(Reader):
     """Cells that are true or false, yes or no, t or f, y or n, 1 or 0, in upper or lower case: 1 and 0."""
 
     word: ClassVar[str] = "boolean"
-
-    def fit(self, column: "pd.Series[Any]", party: str) -> Self:
-        return self
-
-    def names(self, column: str) -> tuple[str, ...]:
-        return (column,)
 
     def read(self, column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
         truths = column.astype(str).str.strip().str.lower().map(TRUTHS)
@@ -131,9 +119,6 @@ class Fill(NumberStep):
     value: float | None = None
     indicator: bool = False
     fitted: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strategy", chosen(Strategy, self.strategy, f"{self.word}: strategy"))
 
     def fit(self, numbers: "NDArray[np.float64]", column: str, party: str) -> Self:
         if self.strategy is Strategy.CONSTANT:
@@ -169,14 +154,8 @@ class Log(NumberStep):
 
     word: ClassVar[str] = "log"
 
-    def fit(self, numbers: "NDArray[np.float64]", column: str, party: str) -> Self:
-        return self
-
     def apply(self, numbers: "NDArray[np.float64]") -> "NDArray[np.float64]":
         return np.copysign(np.log1p(np.abs(numbers)), numbers)
-
-    def describe(self) -> str:
-        return "log"
 
 
 @dataclass(frozen=True)
@@ -197,7 +176,7 @@ class Quantile(NumberStep):
     fitted: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "output", chosen(Output, self.output, f"{self.word}: output"))
+        super().__post_init__()
         if self.quantiles < 2:
             raise ConfigurationError(f"quantiles must be at least 2; got {self.quantiles}")
 
