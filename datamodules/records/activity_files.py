@@ -24,8 +24,8 @@ UCI = "https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+
 KAGGLE = "https://www.kaggle.com/datasets/uciml/human-activity-recognition-with-smartphones"
 
 
-def read_texts(folder: Path, part: str, expected: int | None) -> tuple[tuple[str, ...], Labelled]:
-    """The names of the columns, and the records of a part (``train`` or ``test``), from three text files of UCI.
+def read_texts(folder: Path, part: str, expected: int | None) -> Labelled:
+    """The records of a part (``train`` or ``test``), from three text files of UCI.
 
     Raises:
         ConfigurationError: for files that cannot be read, or do not hold these data.
@@ -38,11 +38,11 @@ def read_texts(folder: Path, part: str, expected: int | None) -> tuple[tuple[str
     activities = as_table(path, read_rows(path, " ", UCI), ("activity",), expected, UCI)["activity"]
     labels = _labels(path, activities, [str(i) for i in range(1, len(ACTIVITIES) + 1)])
     features = read_text(folder / part / f"X_{part}.txt", len(labels), COLUMNS)
-    return _unique(names), Labelled(features.astype(np.float32), labels, np.arange(len(labels)))
+    return Labelled(features.astype(np.float32), labels, np.arange(len(labels)), _unique(names))
 
 
-def read_csv(path: Path, expected: int | None) -> tuple[tuple[str, ...], Labelled]:
-    """The names of the columns, and the records of a CSV file of Kaggle.
+def read_csv(path: Path, expected: int | None) -> Labelled:
+    """The records of a CSV file of Kaggle.
 
     Raises:
         ConfigurationError: for a file that cannot be read, or does not hold these data.
@@ -69,7 +69,7 @@ def read_csv(path: Path, expected: int | None) -> tuple[tuple[str, ...], Labelle
     for name in table[names].select_dtypes(exclude="number"):
         numbers(path, table[name].astype(str), "correct or remove the records")
     labels = _labels(path, table["Activity"].astype(str), ACTIVITIES)
-    return tuple(names), Labelled(table[names].to_numpy(dtype=np.float32), labels, np.arange(len(labels)))
+    return Labelled(table[names].to_numpy(dtype=np.float32), labels, np.arange(len(labels)), tuple(names))
 
 
 def _labels(path: Path, activities: "pd.Series[str]", known: Iterable[str]) -> "NDArray[np.int64]":

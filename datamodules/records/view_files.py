@@ -3,7 +3,6 @@
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,33 +13,13 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_growth
 
-from .layout import Layout
+from .labelled import Labelled, of_views
 from .mat_sizes import declared_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LABELS = ("Y", "y", "gt", "label", "labels")
-
-
-@dataclass(frozen=True)
-class ViewData:
-    """N records in views, as their files have them.
-
-    Args:
-        views: the name and the (N, width) float64 matrix of each view, in the order of the parties.
-        labels: (N,) int64 from 0.
-    """
-
-    views: "tuple[tuple[str, NDArray[np.float64]], ...]"
-    labels: "NDArray[np.int64]"
-
-    @property
-    def layout(self) -> Layout:
-        """The views side by side; column i of a view is called ``view.i``."""
-        widths = {name: matrix.shape[1] for name, matrix in self.views}
-        columns = tuple(f"{name}.{i}" for name, width in widths.items() for i in range(width))
-        return Layout((len(columns),), columns, tuple(widths.values()), tuple(widths))
 
 
 def read_mat(path: Path) -> "tuple[list[NDArray[np.float64]], NDArray[np.int64]]":
@@ -64,7 +43,7 @@ def read_mat(path: Path) -> "tuple[list[NDArray[np.float64]], NDArray[np.int64]]
     return [_matrix(path, str(position), cell, len(labels)) for position, cell in enumerate(cells)], labels
 
 
-def read_known_mat(path: Path, widths: Mapping[str, int], classes: int, what: str) -> ViewData:
+def read_known_mat(path: Path, widths: Mapping[str, int], classes: int, what: str) -> Labelled:
     """As ``read_mat``, for a published file with views of known widths.
 
     Args:
@@ -81,7 +60,7 @@ def read_known_mat(path: Path, widths: Mapping[str, int], classes: int, what: st
         raise ConfigurationError(
             f"the labels of {path} have {found} classes instead of {classes}; use the file of {what}"
         )
-    return ViewData(named_by_width(path, matrices, widths), labels)
+    return of_views(named_by_width(path, matrices, widths), labels)
 
 
 def read_text(path: Path, records: int, width: int) -> "NDArray[np.float64]":
@@ -106,7 +85,7 @@ def read_text(path: Path, records: int, width: int) -> "NDArray[np.float64]":
 
 def named_by_width(
     path: Path, matrices: "Sequence[NDArray[np.float64]]", widths: Mapping[str, int]
-) -> "tuple[tuple[str, NDArray[np.float64]], ...]":
+) -> "dict[str, NDArray[np.float64]]":
     """The views with their names, which their widths tell; the order stays.
 
     Raises:
@@ -119,10 +98,10 @@ def named_by_width(
             f"the views of {path} are {', '.join(map(str, found)) or 'none'} columns wide; use a file with one view of "
             f"each width: {', '.join(f'{width} ({name})' for name, width in widths.items())}"
         )
-    return tuple((names[matrix.shape[1]], matrix) for matrix in matrices)
+    return {names[matrix.shape[1]]: matrix for matrix in matrices}
 
 
-def read_views(path: Path, views: Sequence[str] | None, labels: str | None) -> ViewData:
+def read_views(path: Path, views: Sequence[str] | None, labels: str | None) -> Labelled:
     """The views and labels in a MATLAB or NumPy file.
 
     Args:
@@ -154,13 +133,12 @@ def read_views(path: Path, views: Sequence[str] | None, labels: str | None) -> V
         raise ConfigurationError(
             f"{path} holds no matrix with one row for each of the {len(classes)} labels; save one matrix for each view"
         )
-    shaped = ((name, _matrix(path, f"'{name}'", matrix, len(classes))) for name, matrix in matrices.items())
-    data = ViewData(tuple(shaped), classes)
+    shaped = {name: _matrix(path, f"'{name}'", matrix, len(classes)) for name, matrix in matrices.items()}
     unused = [f"{name} ({_what(one)})" for name, one in content.items() if name != label and name not in matrices]
     if unused and views is None and not _is_cells(content.get("X")):
         told = f"{path}: not taken as views: {', '.join(unused)}"
         rank_zero_info(f"{told}; a view has a row for each of the {len(classes)} labels")
-    return data
+    return of_views(shaped, classes)
 
 
 def _mat_variables(path: Path, names: Sequence[str] | None = None) -> "dict[str, NDArray[Any]]":

@@ -8,9 +8,9 @@ import numpy as np
 from ..partitioners.partition import Partitioner
 from ..records.cells import as_table, read_rows
 from ..records.folders import missing_files
-from ..records.tables import Table
+from ..records.labelled import Labelled
 from ..split import check_shares, split_rows
-from .mixed_table import MixedTable
+from .two_classes import MixedTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class Adult(MixedTable):
         categorical: columns to encode one-hot; all others must hold numbers.
         expected_records: the numbers of records that the two files must hold, so that a file cut short is noticed;
             None: any numbers.
-        settings: further settings of ``MixedTable``, ``TwoClassTable`` and ``VerticalDataModule``.
+        settings: further settings of ``MixedTable`` and ``VerticalDataModule``.
 
     Guarantee: validation is stratified by class; categories are those of the training records, see ``MixedTable``.
     Not guaranteed: that the files are the published ones; only their form and the numbers of their records are checked.
@@ -87,17 +87,17 @@ class Adult(MixedTable):
         expected_records: tuple[int, int] | None = (32_561, 16_281),
         **settings: Any,
     ) -> None:
-        super().__init__(partitioner, drop=drop, categorical=categorical, **settings)
         check_shares(val_share)
-        self.val_share = val_share
-        self.expected_records = expected_records
+        super().__init__(
+            partitioner, drop=drop, categorical=categorical, val_share=val_share, test_share=0.0, **settings
+        )
+        self.expected = expected_records or (None, None)
 
-    def read(self) -> Table:
+    def read(self) -> Labelled:
         if missing := [file for file in _FILES if not (self.data_dir / file).is_file()]:
             what = f"{' and no '.join(missing)} of {type(self).__name__}"
             raise missing_files(self.data_dir, what, f"'{_FILES[0]}' and '{_FILES[1]}' from {self.source}")
-        expected = self.expected_records or (None, None)
-        (data, drawn), (test, tested) = (self._file(*file) for file in zip(_FILES, expected, strict=True))
+        (data, drawn), (test, tested) = (self._file(*file) for file in zip(_FILES, self.expected, strict=True))
         columns = {name: np.concatenate([column, test[name]]) for name, column in data.items()}
         ids, test_ids = np.arange(len(drawn)), np.arange(len(tested))
         tests = len(drawn) + test_ids

@@ -7,12 +7,9 @@ import numpy as np
 
 from ..partitioners.partition import Partitioner
 from ..records.cells import as_table, check_columns, read_names, read_rows
-from ..records.folders import missing_files
-from ..records.tables import Table
-from ..split import check_shares, split_rows
-from .mixed_table import MixedTable
+from ..records.labelled import Labelled
+from .two_classes import MixedTable
 
-_FILE, _OTHER = "bank-full.csv", "bank-additional-full.csv"
 _CATEGORICAL = (
     *("job", "marital", "education", "default", "housing", "loan"),
     *("contact", "day", "month", "poutcome"),
@@ -23,7 +20,7 @@ class BankMarketing(MixedTable):
     """Calls of a Portuguese bank that advertise a deposit: 45,211 records of 16 columns, 12 % with a subscription.
 
     The folder holds ``bank-full.csv``: fields between semicolons, a first row of names, columns in any order;
-    ``bank-additional-full.csv`` has other columns and is refused. A record's id is its position in the file, label 1 is
+    ``bank-additional-full.csv`` has other columns, not read here. A record's id is its position in the file, label 1 is
     ``yes``, ``unknown`` is a category, and the day of the month is read as a category too, as in vFedSec. ``duration``
     is dropped: how long a call took is known only when its outcome is known.
 
@@ -35,13 +32,11 @@ class BankMarketing(MixedTable):
 
     Args:
         partitioner: who gets which columns; None: the default.
-        val_share: share of the records for validation; 0: none.
-        test_share: share of the records for testing (and prediction); 0: none.
         drop: columns that no party gets.
         categorical: columns to encode one-hot; all others must hold numbers.
         expected_records: the number of records that the file must hold, so that a file cut short is noticed; None: any
             number.
-        settings: further settings of ``MixedTable``, ``TwoClassTable`` and ``VerticalDataModule``.
+        settings: further settings of ``MixedTable`` and ``VerticalDataModule``.
 
     Guarantee: the splits are stratified by class; categories are those of the training records, see ``MixedTable``.
     Not guaranteed: that the file is the published one; only its form and the number of its records are checked.
@@ -70,6 +65,7 @@ class BankMarketing(MixedTable):
         "clients_3_4": ("age", "job", "marital", "education"),
     }
     folder = "bank_marketing"
+    files = ("bank-full.csv",)
     source = "https://archive.ics.uci.edu/dataset/222/bank+marketing"
     label = "y"
     classes = ("no", "yes")
@@ -79,28 +75,18 @@ class BankMarketing(MixedTable):
         self,
         partitioner: Partitioner | None = None,
         *,
-        val_share: float = 0.1,
-        test_share: float = 0.2,
         drop: Sequence[str] = ("duration",),
         categorical: Sequence[str] = _CATEGORICAL,
         expected_records: int | None = 45_211,
         **settings: Any,
     ) -> None:
-        super().__init__(partitioner, drop=drop, categorical=categorical, **settings)
-        check_shares(val_share, test_share)
-        self.val_share = val_share
-        self.test_share = test_share
-        self.expected_records = expected_records
+        super().__init__(partitioner, drop=drop, categorical=categorical, expected_records=expected_records, **settings)
 
-    def read(self) -> Table:
-        path = self.data_dir / _FILE
-        if not path.is_file():
-            other = f", only {_OTHER}, which has other columns" if (self.data_dir / _OTHER).is_file() else ""
-            raise missing_files(self.data_dir, f"data of {type(self).__name__}{other}", f"'{_FILE}' from {self.source}")
+    def read(self) -> Labelled:
+        path = self.path()
         wanted = (*self.columns, self.label)
         names, rows = read_names(path, read_rows(path, ";", self.source), wanted, 1, self.source)
         check_columns(path, names, wanted, self.source)
         cells = as_table(path, rows, names, self.expected_records, self.source)
         columns, labels = self.read_columns(path, cells), self.read_labels(path, cells)
-        ids = np.arange(len(labels))
-        return self.encode(columns, labels, ids, split_rows(ids, self.seed, self.val_share, self.test_share, labels))
+        return self.encode(columns, labels, np.arange(len(labels)), self.draw(labels))

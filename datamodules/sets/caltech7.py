@@ -1,7 +1,8 @@
 """Caltech101-7: pictures of seven kinds of objects in six views, from a MATLAB file."""
 
 from ..records.folders import missing_files
-from ..records.view_files import ViewData, read_known_mat
+from ..records.labelled import Labelled
+from ..records.view_files import read_known_mat
 from .view_form import ViewFiles
 
 _FILE = "Caltech101-7.mat"
@@ -33,7 +34,7 @@ class Caltech7(ViewFiles):
     folder = "caltech7"
     num_classes = 7
 
-    def read(self) -> ViewData:
+    def read(self) -> Labelled:
         path = self.data_dir / _FILE
         if not path.is_file():
             raise missing_files(

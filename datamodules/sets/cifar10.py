@@ -14,13 +14,10 @@ from ..records.cifar_files import SHAPE, read_batch, read_members
 from ..records.folders import fetch
 from ..records.labelled import Labelled
 from ..records.layout import Layout
-from ..records.normalise import StandardiseParty
-from ..records.records import SplitName
-from ..split import check_val_records, draw_validation
-from .published import PublishedPart, PublishedParts
+from .published import PublishedImages, PublishedPart
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 _FILES = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
 _SOURCE = "https://www.cs.toronto.edu/~kriz/"
@@ -28,7 +25,7 @@ _ARCHIVE, _MD5 = "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"  #
 _PYTHON, _BINARY = "cifar-10-batches-py", "cifar-10-batches-bin"
 
 
-class CIFAR10(PublishedParts):
+class CIFAR10(PublishedImages):
     """CIFAR-10: 50,000 training and 10,000 test images of 3 x 32 x 32, ten classes.
 
     The folder holds the files of the Python version (``data_batch_1`` to ``data_batch_5``, ``test_batch``) or of the
@@ -43,7 +40,7 @@ class CIFAR10(PublishedParts):
         val_records: records drawn from the training files for validation; 0: no validation.
         expected_records: the number of records that each of the six files must hold, so that a file cut short is
             noticed; None: any number.
-        settings: further settings of ``PublishedSet`` and ``VerticalDataModule``.
+        settings: further settings of ``PublishedImages`` and ``VerticalDataModule``.
 
     Guarantee: nothing that a file names is called or imported: a pickle that names anything but the parts of an array
         is refused. A downloaded archive has the published content (md5). A record's id is its position in the training
@@ -65,11 +62,8 @@ class CIFAR10(PublishedParts):
         Vertical Federated Learning with Feature and Sample Privacy", appendix B.
     """
 
-    known_bounds = (0.0, 1.0)
-    data_settings = ("val_records",)
     folder = "cifar10"
     usual_partitioner = Grid(2, 2)
-    usual_normaliser = StandardiseParty()
     layout = Layout(SHAPE)
     num_classes = 10
 
@@ -77,13 +71,10 @@ class CIFAR10(PublishedParts):
         self,
         partitioner: Partitioner | None = None,
         *,
-        val_records: int = 5000,
         expected_records: int | None = 10_000,
         **settings: Any,
     ) -> None:
         super().__init__(partitioner, **settings)
-        check_val_records(val_records)
-        self.val_records = val_records
         self.expected_records = expected_records
 
     def prepare_data(self) -> None:
@@ -113,9 +104,6 @@ class CIFAR10(PublishedParts):
             batches.append((images, labels))
         x = np.concatenate([images for images, _ in batches]).reshape(-1, *SHAPE)
         return Labelled(x, np.concatenate([labels for _, labels in batches]), np.arange(len(x)))
-
-    def draw(self, train: Labelled) -> "Mapping[SplitName, NDArray[np.int64]]":
-        return draw_validation(len(train), self.val_records, self.seed, type(self).__name__)
 
     def _unpacked(self) -> tuple[Path, str] | None:
         """The folder of the files and the ending of their names; None: there are none."""

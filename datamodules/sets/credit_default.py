@@ -7,10 +7,10 @@ import numpy as np
 
 from ..partitioners.partition import ContiguousColumns, Partitioner
 from ..records.cells import as_table, check_columns, number_matrix, numbers, read_names, read_rows, refuse
+from ..records.labelled import Labelled
 from ..records.layout import Layout
 from ..records.sheets import read_sheet
-from ..records.tables import Table
-from .one_table import OneTable
+from .two_classes import TwoClassTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ _OTHERS = {code: column for column, code in _CODES.items()} | {
 }
 
 
-class CreditDefault(OneTable):
+class CreditDefault(TwoClassTable):
     """Default of credit card clients in Taiwan: 30,000 records of 23 columns, two classes, 22 % with a default.
 
     The folder holds ``UCI_Credit_Card.csv``, ``default of credit card clients.csv`` or ``default of credit card
@@ -42,7 +42,7 @@ class CreditDefault(OneTable):
     Args:
         partitioner: who gets which columns; None: the default.
         expected_records: the number of records that the file must hold; None: any number.
-        settings: further settings of ``OneTable`` and ``VerticalDataModule``.
+        settings: further settings of ``TwoClassTable`` and ``VerticalDataModule``.
 
     Guarantee: the splits are stratified by class.
     Not guaranteed: that the file is the published one; only its form and the number of its records are checked.
@@ -70,14 +70,14 @@ class CreditDefault(OneTable):
     ) -> None:
         super().__init__(partitioner, expected_records=expected_records, **settings)
 
-    def read(self) -> Table:
+    def read(self) -> Labelled:
         path, wanted = self.path(), (_ID, *_COLUMNS, _LABEL)
         rows = read_sheet(path, self.source) if path.suffix == ".xls" else read_rows(path, ",", self.source)
         names, below = read_names(path, rows, wanted, 2, self.source, _OTHERS)
         check_columns(path, names, wanted, self.source, _CODES)
         cells = as_table(path, below, names, self.expected_records, self.source)
         features = number_matrix(path, cells[[*_COLUMNS]], "correct or remove the records")
-        return self.table(_COLUMNS, features, self.read_labels(path, cells), _ids(path, cells[_ID]))
+        return Labelled(features, self.read_labels(path, cells), _ids(path, cells[_ID]), _COLUMNS)
 
 
 def _ids(path: Path, cells: "pd.Series[str]") -> "NDArray[np.int64]":

@@ -6,7 +6,8 @@ import numpy as np
 
 from ..partitioners.partition import Partitioner
 from ..records.folders import missing_files
-from ..records.view_files import ViewData, read_known_mat, read_text
+from ..records.labelled import Labelled, of_views
+from ..records.view_files import read_known_mat, read_text
 from .view_form import ViewFiles
 
 _SOURCE = "https://archive.ics.uci.edu/dataset/72/multiple+features"
@@ -42,7 +43,7 @@ class Handwritten(ViewFiles):
     def __init__(self, partitioner: Partitioner | None = None, *, test_share: float = 0.4, **settings: Any) -> None:
         super().__init__(partitioner, test_share=test_share, **settings)
 
-    def read(self) -> ViewData:
+    def read(self) -> Labelled:
         mat = self.data_dir / "Handwritten.mat"
         texts = {name: self.data_dir / f"mfeat-{name}" for name in _WIDTHS}
         if mat.is_file():
@@ -51,5 +52,5 @@ class Handwritten(ViewFiles):
             what = f"Handwritten.mat and no {', '.join(missing)}"
             put = f"the six text files {', '.join(path.name for path in texts.values())} from {_SOURCE}"
             raise missing_files(self.data_dir, what, put)
-        views = tuple((name, read_text(texts[name], 2000, width)) for name, width in _WIDTHS.items())
-        return ViewData(views, np.repeat(np.arange(self.num_classes), 200))
+        views = {name: read_text(texts[name], 2000, width) for name, width in _WIDTHS.items()}
+        return of_views(views, np.repeat(np.arange(self.num_classes), 200))

@@ -1,10 +1,9 @@
 """Human Activity Recognition Using Smartphones: the text files of UCI, or the two CSV files of Kaggle."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from lightning_vfl.errors import ConfigurationError
 
@@ -14,15 +13,10 @@ from ..records.folders import missing_files
 from ..records.labelled import Labelled
 from ..records.layout import Layout
 from ..records.normalise import Unchanged
-from ..records.records import SplitName
-from ..split import check_shares, split_rows
-from .published import PublishedPart, PublishedParts
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from .published import PublishedPart, PublishedShare
 
 
-class HumanActivity(PublishedParts):
+class HumanActivity(PublishedShare):
     """Human activity from smartphones: 10,299 records of 561 columns, six classes.
 
     The folder holds the files of UCI (``features.txt``, ``train/X_train.txt``, ``train/y_train.txt`` and those of
@@ -39,11 +33,10 @@ class HumanActivity(PublishedParts):
 
     Args:
         partitioner: who gets which columns; None: the default.
-        val_share: share of the published training records for validation; 0: none.
         drop_last_column: leave out the last of the 561 columns, as PBM-VFL does.
         expected_records: the numbers of records published for training and testing, so that a file cut short is
             noticed; None: any numbers.
-        settings: further settings of ``PublishedSet`` and ``VerticalDataModule``.
+        settings: further settings of ``PublishedShare`` and ``VerticalDataModule``.
 
     Guarantee: the validation records are stratified by class. No person is in both published parts: 21 people are
         recorded for training, 9 others for testing.
@@ -73,50 +66,38 @@ class HumanActivity(PublishedParts):
         self,
         partitioner: Partitioner | None = None,
         *,
-        val_share: float = 0.1,
         drop_last_column: bool = True,
         expected_records: tuple[int, int] | None = (7_352, 2_947),
         **settings: Any,
     ) -> None:
         super().__init__(partitioner, **settings)
-        check_shares(val_share)
-        self.val_share = val_share
         self.drop_last_column = drop_last_column
         self.expected_records = expected_records
 
     @property
     def layout(self) -> Layout:
-        columns = self._data[0][: self._kept]
-        return Layout((len(columns),), columns)
+        return self.read("train").layout
 
     def read(self, part: PublishedPart) -> Labelled:
-        own = self._data[1][part]
-        return Labelled(own.features[:, : self._kept], own.labels, own.ids)
-
-    def draw(self, train: Labelled) -> "Mapping[SplitName, NDArray[np.int64]]":
-        return split_rows(np.arange(len(train)), self.seed, self.val_share, 0.0, train.labels)
-
-    @property
-    def _kept(self) -> int:
-        return COLUMNS - self.drop_last_column
+        own, kept = self._data[part], COLUMNS - self.drop_last_column
+        return replace(own, features=own.features[:, :kept], columns=own.columns[:kept])
 
     @cached_property
-    def _data(self) -> tuple[tuple[str, ...], Mapping[PublishedPart, Labelled]]:
-        """The names of the columns, and the records of both parts."""
+    def _data(self) -> Mapping[PublishedPart, Labelled]:
+        """The records of both parts."""
         trains, tests = self.expected_records or (None, None)
         for folder in (self.data_dir / "UCI HAR Dataset", self.data_dir):
             if (folder / "features.txt").is_file():
-                columns, train = read_texts(folder, "train", trains)
-                return columns, {"train": train, "test": read_texts(folder, "test", tests)[1]}
+                return {"train": read_texts(folder, "train", trains), "test": read_texts(folder, "test", tests)}
         files = [self.data_dir / "train.csv", self.data_dir / "test.csv"]
         if missing := [path.name for path in files if not path.is_file()]:
             what = f"features.txt of UCI's {type(self).__name__} and no {' and no '.join(missing)} of Kaggle's"
             raise missing_files(self.data_dir, what, f"the folder 'UCI HAR Dataset' from {UCI}")
-        (columns, train), (others, test) = read_csv(files[0], trains), read_csv(files[1], tests)
-        if columns != others:
-            first = next(a for a, b in zip(columns, others, strict=True) if a != b)
+        train, test = read_csv(files[0], trains), read_csv(files[1], tests)
+        if train.columns != test.columns:
+            first = next(a for a, b in zip(train.columns, test.columns, strict=True) if a != b)
             raise ConfigurationError(
                 f"the columns of {files[1]} are not those of {files[0]}, first '{first}'; give both files the same "
                 "columns in the same order"
             )
-        return columns, {"train": train, "test": test}
+        return {"train": train, "test": test}

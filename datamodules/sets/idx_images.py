@@ -3,10 +3,10 @@
 import gzip
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from math import prod
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -17,24 +17,20 @@ from ..partitioners.partition import Partitioner, RowStrips
 from ..records.idx import read_idx
 from ..records.labelled import Labelled
 from ..records.layout import Layout
-from ..records.normalise import Normaliser, StandardiseParty
-from ..records.records import SplitName
-from ..split import check_val_records, draw_validation
-from .published import PublishedPart, PublishedParts
+from .published import PublishedImages, PublishedPart
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class IDXImages(PublishedParts, ABC):
+class IDXImages(PublishedImages, ABC):
     """28 x 28 grey images with pixels in [0, 1], from four ``.gz`` files. A subclass names the files.
 
     Pixels are scaled to mean 0 and deviation 1 over all training pixels of a party by default.
 
     Args:
         partitioner: who gets which pixels; None: four strips of seven rows.
-        val_records: records drawn from the training file for validation; 0: no validation.
-        settings: further settings of ``PublishedSet`` and ``VerticalDataModule``.
+        settings: ``val_records`` and further settings of ``PublishedImages`` and ``VerticalDataModule``.
 
     Guarantee: test and predict records are those of the test files, in their order; a record's id is its position in
         its file.
@@ -45,26 +41,12 @@ class IDXImages(PublishedParts, ABC):
             allows for its size; no more is unzipped than it declares.
     """
 
-    known_bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     usual_partitioner: ClassVar[Partitioner] = RowStrips(4)
-    usual_normaliser: ClassVar[Normaliser] = StandardiseParty()
     layout = Layout((1, 28, 28))
-    data_settings: ClassVar[tuple[str, ...]] = ("val_records",)
     remedy: ClassVar[str]
     """What to do about a damaged file."""
     transposed: ClassVar[bool] = False
     """Whether the files hold images column by column instead of row by row."""
-
-    def __init__(
-        self,
-        partitioner: Partitioner | None = None,
-        *,
-        val_records: int = 5000,
-        **settings: Any,
-    ) -> None:
-        super().__init__(partitioner, **settings)
-        check_val_records(val_records)
-        self.val_records = val_records
 
     @property
     @abstractmethod
@@ -85,11 +67,6 @@ class IDXImages(PublishedParts, ABC):
             raise self._damaged(labels, f"holds label {y.min()}, but its labels run from {self.first_label}")
         upright = x.transpose(0, 2, 1) if self.transposed else x
         return Labelled(upright[:, None], y.astype(np.int64) - self.first_label, np.arange(len(y)))
-
-    def draw(self, train: Labelled) -> "Mapping[SplitName, NDArray[np.int64]]":
-        return draw_validation(len(train), self.val_records, self.seed, type(self).__name__)
-
-    # ---- inside
 
     def _array(self, file: str, dimensions: int) -> "NDArray[np.uint8]":
         try:

@@ -1,6 +1,5 @@
 """ModelNet10 in rendered views: a folder of pictures, twelve of every object."""
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,19 +13,17 @@ from ..records.folders import missing_files
 from ..records.labelled import Labelled
 from ..records.layout import Layout
 from ..records.normalise import StandardiseParty
-from ..records.records import SplitName
 from ..records.rendered_views import find_objects, read_picture
-from ..split import check_shares, split_rows
-from .published import PublishedPart, PublishedParts
+from .published import PublishedPart, PublishedShare
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 _CLASSES = ("bathtub", "bed", "chair", "desk", "dresser", "monitor", "night_stand", "sofa", "table", "toilet")
 _VIEWS = 12
 
 
-class ModelNet10Views(PublishedParts):
+class ModelNet10Views(PublishedShare):
     """ModelNet10: furniture in 12 rendered views, 3,991 objects for training and 908 for testing, ten classes.
 
     The folder holds ``CLASS/train`` and ``CLASS/test`` for each of the ten classes, and in them the views 1 to 12 of
@@ -42,10 +39,9 @@ class ModelNet10Views(PublishedParts):
 
     Args:
         partitioner: who gets which views; None: the default.
-        val_share: share of the training objects for validation; 0: none.
         size: S, side of the pictures in pixels; PBM-VFL does not state its own, its code has 224.
         channels: 1: grey, 3: red, green, blue; pictures are converted.
-        settings: further settings of ``PublishedSet`` and ``VerticalDataModule``.
+        settings: further settings of ``PublishedShare`` and ``VerticalDataModule``.
 
     Shapes: a party of k views (k · channels, size, size).
     Units: memory, 12 · channels · size² bytes an object, and eight times as much while a stage is set up: 60 MB and
@@ -78,18 +74,15 @@ class ModelNet10Views(PublishedParts):
         self,
         partitioner: Partitioner | None = None,
         *,
-        val_share: float = 0.1,
         size: int = 32,
         channels: Literal[1, 3] = 1,
         **settings: Any,
     ) -> None:
         super().__init__(partitioner, **settings)
-        check_shares(val_share)
         if size < 1:
             raise ConfigurationError(f"size must be at least 1 pixel; got {size}")
         if channels not in (1, 3):
             raise ConfigurationError(f"channels must be 1 (grey) or 3 (RGB); got {channels}")
-        self.val_share = val_share
         self.size = size
         self.channels = channels
 
@@ -101,9 +94,6 @@ class ModelNet10Views(PublishedParts):
 
     def read(self, part: PublishedPart) -> Labelled:
         return self._train if part == "train" else self._test
-
-    def draw(self, train: Labelled) -> "Mapping[SplitName, NDArray[np.int64]]":
-        return split_rows(np.arange(len(train)), self.seed, self.val_share, 0.0, train.labels)
 
     @cached_property
     def _train(self) -> Labelled:

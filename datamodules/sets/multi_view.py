@@ -8,7 +8,8 @@ from lightning_vfl.errors import ConfigurationError
 
 from ..partitioners.partition import Partitioner
 from ..records.folders import missing_files
-from ..records.view_files import ViewData, read_views
+from ..records.labelled import Labelled
+from ..records.view_files import read_views
 from .view_form import ViewFiles
 
 _ENDINGS = (".mat", ".npz")
@@ -71,7 +72,7 @@ class MultiView(ViewFiles):
     def num_classes(self) -> int:
         return int(self._data.labels.max()) + 1
 
-    def read(self) -> ViewData:
+    def read(self) -> Labelled:
         return read_views(self._path(), self.views, self.labels)
 
     def _path(self) -> Path:

@@ -11,9 +11,9 @@ from lightning_vfl.errors import ConfigurationError
 
 from ..partitioners.partition import ContiguousColumns, Partitioner
 from ..records.cells import as_table, number_matrix, read_names, read_rows, refuse
+from ..records.labelled import Labelled
 from ..records.records import SplitName
-from ..records.tables import Table
-from .one_table import OneTable
+from .two_classes import TwoClassTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ID, _LABEL, _FEATURES = "id", "class", 753
 
 
-class Parkinson(OneTable):
+class Parkinson(TwoClassTable):
     """Parkinson's disease from speech: 756 recordings of 252 people, 753 columns, two classes, 75 % with the disease.
 
     The folder holds ``pd_speech_features.csv``: a row with the names of groups of columns (it may be missing), a row
@@ -41,7 +41,7 @@ class Parkinson(OneTable):
         test_share: share of the people, or of the rows, for testing (and prediction); 0: none.
         split: ``persons``: all recordings of a person are in one split; ``rows``: every row is drawn by itself.
         expected_records: the number of records that the file must hold; None: any number.
-        settings: further settings of ``OneTable`` and ``VerticalDataModule``.
+        settings: further settings of ``TwoClassTable`` and ``VerticalDataModule``.
 
     Guarantee: the splits are stratified by class, over people or over rows. With ``persons`` a person is in one split.
     Not guaranteed: that the file is the published one; only its form and the number of its records are checked.
@@ -80,7 +80,7 @@ class Parkinson(OneTable):
             raise ConfigurationError(f"split '{split}' is unknown; use persons or rows")
         self.split = split
 
-    def read(self) -> Table:
+    def read(self) -> Labelled:
         path = self.path()
         names, rows = read_names(path, read_rows(path, ",", self.source), (_ID, "gender", _LABEL), 2, self.source)
         _check_names(path, names, self.source)
@@ -88,10 +88,10 @@ class Parkinson(OneTable):
         values = number_matrix(path, cells, "correct or remove the records")
         labels = self.read_labels(path, cells)
         person = np.unique(values[:, names.index(_ID)], return_inverse=True)[1]
-        columns = [name for name in names if name not in (_ID, _LABEL)]
+        columns = tuple(name for name in names if name not in (_ID, _LABEL))
         features = values[:, [names.index(name) for name in columns]]
         divided = self._divide(path, cells[_ID], person, labels)
-        return self.table(columns, features, labels, rows=divided)
+        return Labelled(features, labels, np.arange(len(labels)), columns, rows=divided)
 
     def _divide(
         self, path: Path, ids: "pd.Series[str]", person: "NDArray[np.int64]", labels: "NDArray[np.int64]"

@@ -7,10 +7,10 @@ import numpy as np
 from ..partitioners.partition import ContiguousColumns, Partitioner
 from ..records.arff import read_arff
 from ..records.cells import as_table, check_columns, refuse
+from ..records.labelled import Labelled
 from ..records.layout import Layout
 from ..records.normalise import Unchanged
-from ..records.tables import Table
-from .one_table import OneTable
+from .two_classes import TwoClassTable
 
 _COLUMNS = (  # UCI's names, with UCI's spelling
     *("having_IP_Address", "URL_Length", "Shortining_Service", "having_At_Symbol", "double_slash_redirecting"),
@@ -22,7 +22,7 @@ _COLUMNS = (  # UCI's names, with UCI's spelling
 )
 
 
-class Phishing(OneTable):
+class Phishing(TwoClassTable):
     """Phishing Websites: 11,055 records of 30 columns, two classes, 56 % of them legitimate sites.
 
     The folder holds ``Training Dataset.arff`` with columns in any order; here they are in UCI's. Every value is -1 (a
@@ -39,7 +39,7 @@ class Phishing(OneTable):
     Args:
         partitioner: who gets which columns; None: the default.
         expected_records: the number of records that the file must hold; None: any number.
-        settings: further settings of ``OneTable`` and ``VerticalDataModule``.
+        settings: further settings of ``TwoClassTable`` and ``VerticalDataModule``.
 
     Guarantee: the splits are stratified by class.
     Not guaranteed: that the file is the published one; only its form and the number of its records are checked. That
@@ -72,7 +72,7 @@ class Phishing(OneTable):
     ) -> None:
         super().__init__(partitioner, expected_records=expected_records, **settings)
 
-    def read(self) -> Table:
+    def read(self) -> Labelled:
         path = self.path()
         names, rows = read_arff(path, self.source)
         check_columns(path, names, (*_COLUMNS, self.label), self.source)
@@ -80,4 +80,5 @@ class Phishing(OneTable):
         for name in _COLUMNS:
             wrong = cells[name][~cells[name].isin(("-1", "0", "1"))]
             refuse(path, name, wrong, "are not -1, 0 or 1", "correct or remove the records")
-        return self.table(_COLUMNS, cells[[*_COLUMNS]].to_numpy().astype(np.float32), self.read_labels(path, cells))
+        features = cells[[*_COLUMNS]].to_numpy().astype(np.float32)
+        return Labelled(features, self.read_labels(path, cells), np.arange(len(features)), _COLUMNS)

@@ -5,14 +5,13 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..base import VerticalDataModule
 from ..partitioners.partition import ContiguousColumns, Partitioner, RowStrips
+from ..records.labelled import Labelled
 from ..records.layout import Layout
 from ..records.normalise import Normaliser, StandardiseParty
 from ..records.records import Split, SplitName
-from ..records.tables import Table
 from ..split import split_rows
 
 
@@ -78,7 +77,6 @@ def _breast_cancer() -> Any:
 
 def _divided(x: np.ndarray, y: np.ndarray, seed: int, names: tuple[SplitName, ...]) -> Mapping[SplitName, Split]:
     """70 % train, 10 % validation, 20 % test, stratified by class; the test records are also those to predict."""
-    every = np.arange(len(x))
-    rows = split_rows(every, seed, val=0.1, test=0.2, stratify=y)
-    features, labels = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64))
-    return Table((), every, features, labels, rows).splits(names)
+    data = Labelled(x.astype(np.float32), y, np.arange(len(x)))
+    rows = split_rows(data.ids, seed, val=0.1, test=0.2, stratify=y)
+    return {name: data.split(rows[name]) for name in names}

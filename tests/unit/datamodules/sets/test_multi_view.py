@@ -231,8 +231,8 @@ def test_reading_is_for_any_number_and_width_of_views(tmp_path):
     assert [matrix.dtype for matrix in matrices] == [np.float64, np.float64]
     assert labels.tolist() == [2, 0, 1, 0]
     named = named_by_width(tmp_path / "any.mat", matrices, {"long": 3, "short": 2})
-    assert [name for name, _ in named] == ["short", "long"]
-    assert named[0][1] is matrices[0]
+    assert [*named] == ["short", "long"]
+    assert named["short"] is matrices[0]
 
 
 def test_views_of_any_shape_are_taken_and_what_is_not_taken_is_named(tmp_path, told):

@@ -195,14 +195,12 @@ def test_pictures_are_scaled_by_all_training_pixels_of_their_party(folders, name
 
 
 @pytest.mark.parametrize("name", TWO_CLASSES)
-def test_two_classes_are_told_and_weighted_by_their_training_records(folders, name, monkeypatch):
+def test_two_classes_are_told(folders, name, monkeypatch):
     messages = []
-    monkeypatch.setattr("lightning_vfl.datamodules.sets.one_table.rank_zero_info", messages.append)
-    data = SETS[name].open(folders(name), "fit")
+    monkeypatch.setattr("lightning_vfl.datamodules.sets.two_classes.rank_zero_info", messages.append)
+    SETS[name].open(folders(name), "fit")
     assert messages[0] == TWO_CLASSES[name]
     assert len(messages) == (2 if name == "Adult" else 1)
-    others, positive = data.records("train").labels.bincount().tolist()
-    assert data.pos_weight == SETS[name].open(folders(name), "predict").pos_weight == others / positive
 
 
 @for_all
