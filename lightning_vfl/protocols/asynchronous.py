@@ -21,7 +21,6 @@ from lightning_vfl.privacy.exact_normal import grid, rounded_normal
 from lightning_vfl.protocols.checks import needed_event
 from lightning_vfl.protocols.columns_told import Noise
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundCosts
@@ -94,6 +93,7 @@ class AsyncVFL(VFLModule):
     replayed_events: Callable[[FirstComeFirstServed], Schedule] | None = None
     """Makes the order of events that have happened in a federation, if this training repeats it."""
     _event_costs: RoundCosts
+    names_draws = False  # an event is named by its party's own request
 
     def __init__(
         self,
@@ -121,11 +121,6 @@ class AsyncVFL(VFLModule):
         return counts
 
     # ---- before training
-
-    def build(self) -> None:
-        super().build()
-        if self.place is not None:
-            keep_own(self, self.place.seat)
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Schedule:
         """The events in the order of arrival; only whole batches, with and without ``drop_last``."""
@@ -169,8 +164,6 @@ class AsyncVFL(VFLModule):
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one event."""
         event = needed_event(batch, self)
-        if self.place is not None:
-            return self.place.step(self, batch, names)
         party_learns, server_learns = self.reached(event)
         self.enter_event(event)
         if not server_learns:
@@ -258,11 +251,6 @@ class AsyncVFL(VFLModule):
         super().on_train_epoch_end()
         if self.place is not None:
             self.place.end_epoch(self)
-
-    def output(self, batch: VerticalBatch, names: RoundNames) -> Tensor:
-        if self.place is not None:
-            return self.place.output(self, batch, names, Roll.everyone(self.roster.parties))
-        return self.output_in_the_clear(batch)
 
     def requests_made(self) -> int:
         """Two requests for each event of the party with most events, and two for its next event.

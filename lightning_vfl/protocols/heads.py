@@ -11,12 +11,11 @@ from lightning_vfl.aggregators.plain import Mean
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import mean_loss
 from lightning_vfl.protocols.build import build_top
-from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, Seat, VerticalBatch
 from lightning_vfl.wire import Leg
 
 
@@ -61,13 +60,16 @@ class HeadsVFL(VFLModule):
         self.costs.know()  # of one head
         first = [] if self.keys else [self.top]  # which was drawn with the server's key
         self.top = nn.ModuleList([*first, *map(self._new_head, range(len(first), self.roster.parties))])
-        if self.place is None:
-            return
+
+    def networks_by_party(self) -> list[nn.ModuleList]:
+        return [*super().networks_by_party(), self.top]
+
+    def keep_own(self, seat: Seat) -> None:
         if self.exchanges and len({*self.embedding_widths}) > 1:
             raise ConfigurationError(
                 f"{type(self).__name__} needs embeddings of one width between processes; give {self.aggregator!r} one"
             )
-        keep_own(self, self.place.seat)
+        super().keep_own(seat)
 
     def _new_head(self, party: int) -> nn.Module:
         head: Any = self._top  # not in halves, which are refused
@@ -88,9 +90,6 @@ class HeadsVFL(VFLModule):
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """One step of every party that learns, on its own loss."""
-        self.name_draws(names)
-        if self.place is not None:
-            return self.place.step(self, batch, names)
         plan = None if self.replayed is None else self.replayed.plan(names.round, 1)
         self.enter(len(batch.record_ids), plan)
         learners = self.learning if plan is None else plan.learning

@@ -66,7 +66,6 @@ class MessageRounds(SplitModel):
         Raises:
             GivenUp: for a round that the policy or a fault gives up. ``training_step`` catches it: nobody learns.
         """
-        self.name_draws(names)
         plan = self.enter_round(batch, names)
         if self.tap is not None:
             tell_of_labels(self, batch, names)

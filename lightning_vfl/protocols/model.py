@@ -70,7 +70,7 @@ from lightning_vfl.protocols.optimizer_groups import (
 )
 from lightning_vfl.protocols.owner_keys import drawn_from, seeded_if_unseeded
 from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared, refuse_unregistered
-from lightning_vfl.protocols.place import Place
+from lightning_vfl.protocols.place import Behind, Elsewhere, Place
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.scores import Scores, refuse_unnamed
 from lightning_vfl.protocols.subtraction import SummedSets
@@ -84,7 +84,7 @@ from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.support import Part, Unsupported, refuse_unsupported
 from lightning_vfl.trained.fitted import Fitted
-from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Stage, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Seat, Stage, VerticalBatch
 from lightning_vfl.waiting import WaitForAll, WaitingRule
 from lightning_vfl.wire import Embeddings, Leg, Tap
 
@@ -194,6 +194,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     joiner: str = "the server"  # who joins the embeddings, in words
     parties_learn_from_joiner = True  # by gradients of their embeddings
     seeds_networks: bool = True  # whether a step seeds torch's global generator, for dropout in networks
+    names_draws: bool = True  # whether what the networks draw in a step depends on its round, see ``name_draws``
     labels_everywhere: ClassVar[bool] = False  # whether every party learns with the labels of its own
     says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
     unsupported: ClassVar[Unsupported] = {
@@ -543,13 +544,52 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         with own, nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu"):
             try:
                 self.build()
+                refuse_shared(self.owners(), self.roster.parties)
+                refuse_unregistered(self)
+                if self.place is not None:
+                    self.keep_own(self.place.seat)
             except BaseException:
                 if self.keys:  # the trainer moves what is left, and networks without numbers cannot be moved
                     self._modules.clear()
                 raise
-        refuse_shared(self.owners(), self.roster.parties)
-        refuse_unregistered(self)
         self._built = True  # what has refused to be built is refused again
+
+    def networks_by_party(self) -> list[nn.ModuleList]:
+        """Lists with a network of each party."""
+        return [self.bottoms.parties]
+
+    def keep_own(self, seat: Seat) -> None:
+        """In a process of a federation: replace the networks of others, after the costs of rounds are known from all.
+
+        With ``weights: secret`` the networks of others have been built for their sizes alone. With ``weights: seeded``
+        all networks are built here, in order of their owners: every process has the initial weights of the simulation.
+
+        Raises:
+            ConfigurationError: for parties that share a bottom.
+        """
+        if self.roster.shared:
+            raise ConfigurationError(
+                f"parties {list(self.roster.shared[0])} share a bottom, which runs simulated only; give each party "
+                "columns of its own between processes"
+            )
+        self.costs.know()
+        for networks in self.networks_by_party():
+            for party in range(self.roster.parties):
+                if party != seat.party:
+                    networks[party] = Elsewhere(f"party {party}")
+        self.bottoms.groups = ()
+        active = self.roster.active
+        if isinstance(self.top, HalvedTop):
+            if seat.party is None:
+                self.top.active = Behind(f"party {active}")
+            elif seat.party == active:
+                self.top.server = Elsewhere("the server")
+            else:
+                self.top = Elsewhere("the server")
+        elif not isinstance(self.top, nn.ModuleList):  # the heads of parties are replaced already
+            holder = active if self.labels_stay else None
+            if seat.party != holder:
+                self.top = Elsewhere("the server" if holder is None else f"party {holder}")
 
     def _refuse_taken_names(self) -> None:
         """Refuse attributes of an author that the networks and metrics would silently take the place of."""

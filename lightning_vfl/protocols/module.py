@@ -109,7 +109,7 @@ class VFLModule(MessageRounds):
 
     @abstractmethod
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
-        """One training round or event.
+        """One training round or event; in a federation, ``Place.step`` runs in its place.
 
         Args:
             batch: this process's part of the joint batch.
@@ -129,8 +129,10 @@ class VFLModule(MessageRounds):
         self._entered = None
         self._pending = None  # of the round before, if its step of the optimiser was made by hand
         names = self.next_round(seed_global=self.seeds_networks)
+        if self.names_draws:
+            self.name_draws(names)
         try:
-            step = self.step(batch, names)
+            step = self.step(batch, names) if self.place is None else self.place.step(self, batch, names)
         except GivenUp:
             step = Step(None)
         if type(step) is not Step:

@@ -19,10 +19,8 @@ from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable
 from lightning_vfl.protocols.checks import needed_data, refuse_scaler
 from lightning_vfl.protocols.decoupled.checks import hold_plateaus, refuse_early_stopping, refuse_short, warn_untrained
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.owner_keys import build_for
-from lightning_vfl.protocols.place import Elsewhere
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
@@ -122,11 +120,9 @@ class OneShotVFL(VFLModule):
                 "OneShotVFL finds clusters for classes, and these labels are numbers; use SplitVFL"
             )
         self.heads = nn.ModuleList(map(self._new_head, range(self.roster.parties)))
-        if self.place is not None:
-            keep_own(self, self.place.seat)
-            for party in range(self.roster.parties):
-                if party != self.place.seat.party:
-                    self.heads[party] = Elsewhere(f"party {party}")
+
+    def networks_by_party(self) -> list[nn.ModuleList]:
+        return [*super().networks_by_party(), self.heads]
 
     def _new_head(self, party: int) -> nn.Module:
         width = self.embedding_widths[party]
@@ -188,9 +184,6 @@ class OneShotVFL(VFLModule):
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one iteration of the current phase."""
-        self.name_draws(names)
-        if self.place is not None:
-            return self.place.step(self, batch, names)
         steps = {"exchange": self._exchange, "local": self._local, "owner": self._owner}
         return steps[self.phase](batch, names)
 

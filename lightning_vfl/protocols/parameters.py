@@ -24,7 +24,7 @@ def refuse_shared(owners: Iterable[nn.Module], parties: int) -> None:
     hosts = len(networks) - parties - 1
     everyone = [*(f"party {m}" for m in range(parties)), *(f"host {n}" for n in range(hosts)), "the server"]
     owner: dict[int, str] = {}
-    for who, network in zip(everyone, networks, strict=False):  # a party of a federation has only its own networks
+    for who, network in zip(everyone, networks, strict=False):  # heads of parties have no server beside them
         for name, parameter in network.named_parameters():
             first = owner.setdefault(id(parameter), who)
             if first != who and parameter.requires_grad:

@@ -21,13 +21,12 @@ from lightning_vfl.protocols.build import BottomFactory, Halves, TopFactory, bui
 from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.faulty_evaluation import faults_of, faulty_output
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.loading import BOOKS
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.protocols.subsets import Everybody, Subsets
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows
 from lightning_vfl.waiting import WaitingRule
 
 
@@ -110,9 +109,10 @@ class SplitVFL(VFLModule):
             guard.refuse_unprotected_loss(
                 self.downlink, self.objective.needs_labels, getattr(self.objective, "criterion", None)
             )
-        if self.place is not None:
-            keep_own(self, self.place.seat)
-            self.norm = self.norm if self.place.seat.party is None else None
+
+    def keep_own(self, seat: Seat) -> None:
+        super().keep_own(seat)
+        self.norm = self.norm if seat.party is None else None
 
     # ---- before training
 
@@ -178,9 +178,6 @@ class SplitVFL(VFLModule):
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one round."""
-        if self.place is not None:
-            self.name_draws(names)
-            return self.place.step(self, batch, names)
         outcome = self.round(batch, names)
         return outcome.learn(self.rank_loss(outcome.output, outcome.batch))
 

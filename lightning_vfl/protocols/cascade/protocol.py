@@ -24,13 +24,12 @@ from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
 from lightning_vfl.protocols.checks import needed_event, refuse_scaler
 from lightning_vfl.protocols.columns_told import Read
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, VerticalBatch
+from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, Seat, Stage, VerticalBatch
 from lightning_vfl.wire import Embeddings, Leg, Message
 
 if TYPE_CHECKING:
@@ -152,6 +151,7 @@ class CascadeVFL(VFLModule):
         Part.FEDERATION: None,
     }
     top_size: int
+    names_draws = False  # an event has the draws of its number, not of its round
     _own_top: nn.Module
     labels_everywhere = True  # of each record at its holder; between processes, which share no labels, at every party
 
@@ -211,9 +211,10 @@ class CascadeVFL(VFLModule):
             _refuse_running_statistics(self.top)
         _refuse_for_parties(self.aggregator, self.costs.legs(1)[0], self.roster.parties)
         self.top_size = sum(parameter.numel() for parameter in self.top.parameters())
-        if self.place is not None:
-            self.__dict__["_own_top"] = self.top  # not registered: the collaborator has the one that learns
-            keep_own(self, self.place.seat)
+
+    def keep_own(self, seat: Seat) -> None:
+        self.__dict__["_own_top"] = self.top  # not registered: the collaborator has the one that learns
+        super().keep_own(seat)
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Periods:
         """The ENDs of all active parties' periods; only whole batches, with and without ``drop_last``."""
@@ -332,9 +333,6 @@ class CascadeVFL(VFLModule):
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run the END of a period."""
         event = needed_event(batch, self)
-        self.bottoms.stream = names.seed, ("networks", names.stage, event.number, self.global_rank)
-        if self.place is not None:
-            return self.place.step(self, batch, names)
         if not self.distributed:
             self._begin(event)
             return self._step_in_one_place(batch)
@@ -367,6 +365,7 @@ class CascadeVFL(VFLModule):
         return Ends(self, self.memory, self.amplified, self.q, self.decay)
 
     def _begin(self, event: Event) -> None:
+        self.name_draws(RoundNames(self.seed, Stage.FIT, event.number))
         counts = self.counts
         counts.begun = max(counts.begun, event.number + 1)
         counts.periods = max(counts.periods, event.request + 1)

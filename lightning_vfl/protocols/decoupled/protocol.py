@@ -40,7 +40,6 @@ from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, h
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.hosted import keep_own
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.place import Elsewhere
 from lightning_vfl.protocols.step import Step
@@ -204,6 +203,7 @@ class DecoupledVFL(VFLModule):
         return counts
 
     seeds_networks = False  # guests, hosts and the owner are seeded one by one, each by its own secret if it has one
+    names_draws = False
 
     # ---- where it runs
 
@@ -278,8 +278,6 @@ class DecoupledVFL(VFLModule):
         self._guest_flops = self._guests.flops()
         self._host_flops = float(self._hosts.flops()[0])
         self._owner_flops = sum(work_of(self.top, (self.top_width(),), input_gradient=False))
-        if self.place is not None:
-            self._keep_own(self.place.seat.party)
         self.encoding_mean: Tensor
         self.encoding_scale: Tensor
         self.register_buffer("encoding_mean", torch.zeros(self.top_width()) if self.scores_here else None)
@@ -287,13 +285,12 @@ class DecoupledVFL(VFLModule):
         self.counts.host_meter = CommunicationMeter(self.host_count)
         self.counts.own_seconds = torch.zeros(len(shapes) + self.host_count, dtype=torch.float64)
 
-    def _keep_own(self, party: int | None) -> None:
-        """Replace the networks of other processes; ``party``: whose process this is, None: the server's."""
-        keep_own(self, Seat(party))
-        for other in range(self.roster.parties):
-            if other != party:
-                self.guest_partners.parties[other] = Elsewhere(f"party {other}")
-        for bank in (self.hosts, self.host_partners) if party is not None else ():
+    def networks_by_party(self) -> list[nn.ModuleList]:
+        return [*super().networks_by_party(), self.guest_partners.parties]
+
+    def keep_own(self, seat: Seat) -> None:
+        super().keep_own(seat)
+        for bank in (self.hosts, self.host_partners) if seat.party is not None else ():
             bank.groups = ()
             for host in range(self.host_count):
                 bank.parties[host] = Elsewhere("the server")
@@ -376,8 +373,6 @@ class DecoupledVFL(VFLModule):
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one iteration of the current phase."""
-        if self.place is not None:
-            return self.place.step(self, batch, names)
         if self.phase == "owner":
             skipped = self.replayed is not None and self.replayed.plan(names.round, 1).skipped
             if skipped:
