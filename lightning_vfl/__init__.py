@@ -7,9 +7,8 @@ if TYPE_CHECKING:
     from lightning_vfl.protocols.asynchronous import AsyncVFL
     from lightning_vfl.protocols.cascade import CascadeVFL
     from lightning_vfl.protocols.decoupled import DecoupledVFL
-    from lightning_vfl.protocols.ensemble import EnsembleVFL
+    from lightning_vfl.protocols.heads import EnsembleVFL, LocalVFL
     from lightning_vfl.protocols.laser import LaserVFL
-    from lightning_vfl.protocols.local import LocalVFL
     from lightning_vfl.protocols.module import VFLModule
     from lightning_vfl.protocols.one_shot import OneShotVFL
     from lightning_vfl.protocols.split import SplitVFL
@@ -36,9 +35,9 @@ _LAZY = {
     "AsyncVFL": "lightning_vfl.protocols.asynchronous",
     "CascadeVFL": "lightning_vfl.protocols.cascade",
     "DecoupledVFL": "lightning_vfl.protocols.decoupled",
-    "EnsembleVFL": "lightning_vfl.protocols.ensemble",
+    "EnsembleVFL": "lightning_vfl.protocols.heads",
     "LaserVFL": "lightning_vfl.protocols.laser",
-    "LocalVFL": "lightning_vfl.protocols.local",
+    "LocalVFL": "lightning_vfl.protocols.heads",
     "OneShotVFL": "lightning_vfl.protocols.one_shot",
     "SplitVFL": "lightning_vfl.protocols.split",
     "VFLModule": "lightning_vfl.protocols.module",

@@ -3,10 +3,8 @@
 from lightning_vfl.protocols.asynchronous import AsyncVFL
 from lightning_vfl.protocols.cascade import CascadeVFL
 from lightning_vfl.protocols.decoupled import DecoupledVFL
-from lightning_vfl.protocols.ensemble import EnsembleVFL
-from lightning_vfl.protocols.heads import HeadsVFL
+from lightning_vfl.protocols.heads import EnsembleVFL, HeadsVFL, LocalVFL
 from lightning_vfl.protocols.laser import LaserVFL
-from lightning_vfl.protocols.local import LocalVFL
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.one_shot import OneShotVFL
 from lightning_vfl.protocols.scores import Predictions

@@ -1,13 +1,18 @@
-"""Build bottoms and tops from factories; each is run on two rows before training, to report a wrong width early."""
+"""Build bottoms and tops from factories; each is run on two rows before training, to report a wrong width early.
+
+The networks exist when the data are known, and not before. Every parameter that is trained belongs to one owner.
+"""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.checks import within
@@ -470,3 +475,132 @@ def _try(network: nn.Module, shape: Shape, outputs: int, who: str, setting: str 
         raise ConfigurationError(
             f"{who} outputs {found.dtype} for features of {rows.dtype}; return the dtype {real.dtype}"
         )
+
+
+# ---- every parameter that is trained belongs to one owner, which alone trains it
+
+
+def refuse_shared(owners: Iterable[nn.Module], parties: int) -> None:
+    """Refuse a trained parameter in the networks of two owners: parties are apart, and each has its own numbers.
+
+    A parameter that is not trained may be shared, and so may layers within the networks of one owner.
+
+    Args:
+        owners: the networks of the parties, then of further hosts, then the server's.
+        parties: how many parties there are.
+
+    Raises:
+        ConfigurationError: naming both owners and the parameter.
+    """
+    networks = list(owners)
+    hosts = len(networks) - parties - 1
+    everyone = [*(f"party {m}" for m in range(parties)), *(f"host {n}" for n in range(hosts)), "the server"]
+    owner: dict[int, str] = {}
+    for who, network in zip(everyone, networks, strict=False):  # heads of parties have no server beside them
+        for name, parameter in network.named_parameters():
+            first = owner.setdefault(id(parameter), who)
+            if first != who and parameter.requires_grad:
+                raise ConfigurationError(
+                    f"{first} and {who} have one parameter together, {name} {tuple(parameter.shape)}, and would train "
+                    "it as one party; make new layers in every call of the factory, or freeze the layer that is shared"
+                )
+
+
+def refuse_parameters_of(aggregator: Aggregator) -> None:
+    """Refuse an aggregator that holds parameters: no optimiser has them, and no checkpoint.
+
+    Raises:
+        ConfigurationError: naming the attribute.
+    """
+    attributes = dict(vars(aggregator))
+    if isinstance(aggregator, nn.Module):  # its parameters are in no attribute of their own
+        attributes |= dict(aggregator.named_parameters())
+    for name, value in attributes.items():
+        parameters = value.parameters() if isinstance(value, nn.Module) else [value]
+        if any(isinstance(parameter, nn.Parameter) and parameter.requires_grad for parameter in parameters):
+            raise ConfigurationError(
+                f"{type(aggregator).__name__} holds parameters ({name}), which nobody would train, because an "
+                "aggregator only joins embeddings; put them into the top"
+            )
+
+
+def refuse_unregistered(module: nn.Module) -> None:
+    """Refuse parameters in a list, tuple or dictionary, which torch neither trains nor saves.
+
+    Raises:
+        ConfigurationError: naming the attribute and the class to use.
+    """
+    known = {id(parameter) for parameter in module.parameters()}
+    for name, value in vars(module).items():
+        if name.startswith("_") or not isinstance(value, list | tuple | dict):
+            continue
+        for part in value.values() if isinstance(value, dict) else value:
+            parameters = part.parameters() if isinstance(part, nn.Module) else [part]
+            trained = (one for one in parameters if isinstance(one, nn.Parameter) and one.requires_grad)
+            if any(id(one) not in known for one in trained):
+                container = "nn.ModuleDict" if isinstance(value, dict) else "nn.ModuleList or nn.ParameterList"
+                raise ConfigurationError(
+                    f"{name} of {type(module).__name__} is a {type(value).__name__} with parameters, which are neither "
+                    f"trained nor saved; use {container}"
+                )
+
+
+# ---- factories: functions that make networks and optimisers when the data are known
+
+
+_MAKES = {
+    "bottom": "a network from a party's shape and the width, such as MLP, or "
+    "lambda shape, width: nn.Linear(shape[0], width)",
+    "host": "a network from the widths of its input and output, such as MLP",
+    "top": "a network from the width of its input, and from outputs if it takes them, such as Linear",
+    "optimizer": "an optimiser from parameters, such as partial(torch.optim.SGD, lr=0.1)",
+    "lr_scheduler": "a schedule from the optimiser, such as partial(CosineAnnealingLR, T_max=10)",
+}
+
+
+def refuse_made(**given: Any) -> None:
+    """Accept functions and classes; None stands for a default.
+
+    Args:
+        given: by setting; of ``bottom_of``, and of a ``top`` in halves, the values are checked.
+
+    Raises:
+        ConfigurationError: for a network, an optimiser or a schedule that is made already, and for what makes nothing.
+    """
+    parties = given.get("bottom_of")
+    if parties is not None and not (isinstance(parties, Mapping) and all(isinstance(m, int | str) for m in parties)):
+        raise ConfigurationError(
+            "bottom_of must be a dictionary from numbers or names of parties to factories, such as {1: MLP}; got "
+            f"{parties!r}"
+        )
+    top = given.get("top")
+    if isinstance(top, Mapping) and set(top) != {"server", "active"}:
+        raise ConfigurationError(f"a top in halves must have the keys server and active; got {sorted(map(str, top))}")
+    for setting, value in given.items():
+        if isinstance(value, Mapping):
+            for name, own in value.items():
+                _check(f"{setting}[{name}]", "top" if setting == "top" else "bottom", own)
+        elif value is not None:
+            _check(setting, setting, value)
+
+
+def made(setting: str, factory: Callable[..., T], given: object, kind: type = object) -> T:
+    """What a factory makes of the parameters or the optimiser.
+
+    Raises:
+        ConfigurationError: if it fails, or makes something else.
+    """
+    try:
+        thing = factory(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(f"{setting} cannot be made: {reason(error)}") from error
+    if not isinstance(thing, kind):
+        raise ConfigurationError(f"{setting} must make {_MAKES[setting]}; it makes {thing!r}")
+    return thing
+
+
+def _check(setting: str, kind: str, value: object) -> None:
+    if callable(value) and not isinstance(value, nn.Module | Optimizer | LRScheduler):
+        return
+    what = repr(value) if isinstance(value, str | int | float) else f"the {type(value).__name__} itself"
+    raise ConfigurationError(f"{setting} must make {_MAKES[kind]}; got {what}")

@@ -1,4 +1,4 @@
-"""The base class of protocols without a server: every party has a head of its own, and needs the labels."""
+"""Protocols without a server: every party has a head of its own, and needs the labels."""
 
 from collections.abc import Collection, Iterator
 from typing import Any, ClassVar, final
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.aggregators.plain import Mean
+from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import mean_loss
 from lightning_vfl.protocols.build import build_top
@@ -175,3 +176,71 @@ def weighted_loss(module: VFLModule, output: Tensor, batch: VerticalBatch, weigh
     """The mean over the batch of the loss of each row times its weight (B,)."""
     own = weights if batch.weights is None else weights * batch.weights
     return mean_loss(module.objective, output, batch._replace(weights=own))
+
+
+# ---- EnsembleVFL: every party trains a model of its own, and the parties vote
+
+
+class EnsembleVFL(HeadsVFL):
+    """Every party trains a bottom and a head alone on the records that it holds; no message is sent in training.
+
+    A prediction is the mean of the outputs of the parties that are there: a vote with the outputs as weights, without
+    the ties of a majority vote. It is a baseline: it needs the labels at every party.
+
+    Raises:
+        ConfigurationError: see ``HeadsVFL``.
+
+    References:
+        Valdeira, Wang, Chi, "Vertical Federated Learning with Missing Features During Training and Inference", ICLR
+        2025, section 5 (the baseline Ensemble, there with a majority vote).
+    """
+
+
+# ---- LocalVFL: one party alone, without the others
+
+
+class LocalVFL(HeadsVFL):
+    """One party trains and predicts with its own columns. What the others add is measured against this baseline.
+
+    Records that this party does not hold are not trained, and have no prediction when the party is absent.
+
+    Args:
+        aggregator: of no use here; it is there because all protocols have one.
+        party: the number of the party; None: the active party, or party 0.
+        settings: settings of ``VFLModule``; ``top`` makes the party's head.
+
+    Raises:
+        ConfigurationError: for a number that no party has; see ``HeadsVFL``.
+
+    References:
+        Valdeira, Wang, Chi, "Vertical Federated Learning with Missing Features During Training and Inference", ICLR
+        2025, section 5 (the baseline Local, there averaged over the parties).
+    """
+
+    unsupported: ClassVar[Unsupported] = {
+        Part.FEDERATION: "it sends no message; use lightning-vfl fit on the host of the party",
+    }
+
+    def __init__(self, aggregator: Aggregator | None = None, *, party: int | None = None, **settings: Any) -> None:
+        super().__init__(aggregator, **settings)
+        self.party = (self.active or 0) if party is None else party
+
+    def build(self) -> None:
+        super().build()
+        within("party of LocalVFL", self.party, 0, self.roster.parties - 1, whole=True)
+
+    @property
+    def learning(self) -> Collection[int]:
+        return (self.party,)
+
+    def output_of(
+        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
+    ) -> Tensor:
+        output: Tensor = self.top[self.party](h[self.party])
+        return output
+
+    def answers(self, there: Tensor) -> Tensor:
+        return there[:, self.party]
+
+    def protection(self, uploads: int) -> str | None:
+        return f"no embedding leaves party {self.party}, which has the labels; the other parties are not asked"

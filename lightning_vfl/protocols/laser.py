@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import FLOAT_BITS
 from lightning_vfl.protocols.heads import HeadsVFL, weighted_loss
-from lightning_vfl.protocols.subset_copies import draws, repeated, table_of_sizes
+from lightning_vfl.protocols.subsets import draws, repeated, table_of_sizes
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows

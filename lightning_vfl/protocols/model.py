@@ -49,7 +49,11 @@ from lightning_vfl.protocols.build import (
     party_bottom,
     party_names_of,
     plain_settings,
+    refuse_made,
+    refuse_parameters_of,
+    refuse_shared,
     refuse_uncounted,
+    refuse_unregistered,
     roster_of,
     several,
     try_aggregator,
@@ -58,7 +62,6 @@ from lightning_vfl.protocols.checks import refuse_other_targets
 from lightning_vfl.protocols.columns_told import Columns, Noise, Read, Told, columns_of, columns_told
 from lightning_vfl.protocols.costs import Costs, labels_leg
 from lightning_vfl.protocols.early_build import NotBuilt, not_built
-from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import FreeHooks
 from lightning_vfl.protocols.loading import SafelyLoaded
 from lightning_vfl.protocols.optimizer_groups import (
@@ -69,7 +72,6 @@ from lightning_vfl.protocols.optimizer_groups import (
     settings_by_owner,
 )
 from lightning_vfl.protocols.owner_keys import drawn_from, seeded_if_unseeded
-from lightning_vfl.protocols.parameters import refuse_parameters_of, refuse_shared, refuse_unregistered
 from lightning_vfl.protocols.place import Behind, Elsewhere, Place
 from lightning_vfl.protocols.preparation import Preparation
 from lightning_vfl.protocols.scores import Scores, refuse_unnamed

@@ -15,12 +15,15 @@ from torch.optim import Optimizer
 
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.protocols.accounts.charging import one_loader, open_evaluation
-from lightning_vfl.protocols.before_fit import check_data, check_settings, check_setup, check_start
-from lightning_vfl.protocols.books import EpochLoss
-from lightning_vfl.protocols.callback_checks import (
+from lightning_vfl.protocols.before_fit import (
     callbacks_of,
+    check_data,
+    check_settings,
+    check_setup,
+    check_start,
     refuse_callbacks,
 )
+from lightning_vfl.protocols.books import EpochLoss
 from lightning_vfl.protocols.checks import (
     needed_data,
     one_optimizer,
@@ -30,7 +33,6 @@ from lightning_vfl.protocols.checks import (
     refuse_other_records,
     refuse_several_loaders,
 )
-from lightning_vfl.protocols.constant_output import Spread, warn_of_chance
 from lightning_vfl.protocols.early_build import with_networks
 from lightning_vfl.protocols.first_rounds import Movement, check_movement, refuse_diverged
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -38,7 +40,7 @@ from lightning_vfl.protocols.loading import BOOKS, SET_UP, continue_loops, resto
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.party_summary import with_party_rows
-from lightning_vfl.protocols.scores import SPLITS, Attendance, Predictions, predictions_of
+from lightning_vfl.protocols.scores import SPLITS, Attendance, Predictions, Spread, predictions_of, warn_of_chance
 from lightning_vfl.protocols.step import GivenUp, Step
 from lightning_vfl.support import refuse_other_table
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch

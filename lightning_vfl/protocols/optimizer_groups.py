@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.factories import made
+from lightning_vfl.protocols.build import made
 from lightning_vfl.types import Roster
 
 SERVER = "server"

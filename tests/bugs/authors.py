@@ -46,7 +46,7 @@ AUTHORS = (
         "unit/protocols/test_author_refusals.py",
     ),
     Bug(
-        "lightning_vfl/protocols/callback_checks.py",
+        "lightning_vfl/protocols/before_fit.py",
         'if not outputs["loss"].isnan():',
         "if True:",
         "a search of a learning rate takes the loss of a round that was given up",

@@ -142,7 +142,7 @@ TRAININGS = (
     ),
     # what ends a training
     Bug(
-        "lightning_vfl/protocols/parameters.py",
+        "lightning_vfl/protocols/build.py",
         "first = owner.setdefault(id(parameter), who)",
         "first = owner.setdefault(id(network), who)",
         "one trained layer may be in the bottoms of several parties",

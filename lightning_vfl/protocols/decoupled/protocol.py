@@ -16,7 +16,7 @@ from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
-from lightning_vfl.protocols.build import BottomFactory, build_hosts, build_top
+from lightning_vfl.protocols.build import BottomFactory, build_hosts, build_top, refuse_made
 from lightning_vfl.protocols.decoupled.checks import (
     hold_plateaus,
     refuse_early_stopping,
@@ -38,7 +38,6 @@ from lightning_vfl.protocols.decoupled.collection import (
 )
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
-from lightning_vfl.protocols.factories import refuse_made
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.place import Elsewhere

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lightning_vfl.objectives import Binary, MultiClass, Regression
-from lightning_vfl.protocols.constant_output import FAINT, Spread
+from lightning_vfl.protocols.scores import FAINT, Spread
 from tests.subjects import Blobs, Values, split, trainer
 
 

@@ -11,7 +11,7 @@ from lightning_vfl.callbacks import FaultInjector, PredictionWriter
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Skip, Stale, Zeros
 from lightning_vfl.protocols import DropParties
-from lightning_vfl.protocols.faulty_evaluation import faults_of
+from lightning_vfl.protocols.split import faults_of
 from lightning_vfl.simulation import PartyDropout
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.types import Stage

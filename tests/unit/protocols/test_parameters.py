@@ -12,7 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Zeros
 from lightning_vfl.networks import MLP
 from lightning_vfl.objectives import MultiClass
-from lightning_vfl.protocols.parameters import refuse_parameters_of
+from lightning_vfl.protocols.build import refuse_parameters_of
 from lightning_vfl.simulation.clock import VirtualClock
 from lightning_vfl.waiting import WaitForAll
 from tests.subjects import Blobs, split, trainer

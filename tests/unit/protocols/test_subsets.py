@@ -13,7 +13,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, Stale, Zeros
 from lightning_vfl.protocols import DropParties, EnsembleVFL, Everybody, LaserVFL, TaskSampling
 from lightning_vfl.protocols.laser import head_weights
-from lightning_vfl.protocols.subset_copies import sampled_sizes, size_weights
+from lightning_vfl.protocols.subsets import sampled_sizes, size_weights
 from lightning_vfl.types import Joint, Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
 from tests.subjects import Blobs, same, split, trainer
 
