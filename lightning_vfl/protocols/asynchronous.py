@@ -29,7 +29,7 @@ from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.streams import Name, secret_bytes, seed_of, seed_torch
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Event, RecordSource, Roll, RoundNames, Stage, VerticalBatch, mask_of
-from lightning_vfl.wire import Leg, Message
+from lightning_vfl.wire import Message
 
 
 @dataclass
@@ -93,6 +93,7 @@ class AsyncVFL(VFLModule):
     replayed_events: Callable[[FirstComeFirstServed], Schedule] | None = None
     """Makes the order of events that have happened in a federation, if this training repeats it."""
     _event_costs: RoundCosts
+    sends_labels = False
     names_draws = False  # an event is named by its party's own request
 
     def __init__(
@@ -107,9 +108,6 @@ class AsyncVFL(VFLModule):
         super().__init__(aggregator, **settings)
         self.noise = within("noise", noise, 0)
         self.latest = LatestEmbeddings(table_dtype, limit_bytes)
-
-    def more_legs(self, rows: int) -> tuple[Leg, ...]:
-        return ()
 
     def own_books(self) -> Events:
         return Events()

@@ -12,7 +12,7 @@ from lightning_vfl.aggregators.messages import UPDATES
 from lightning_vfl.networks.flops import Work, work_of, works_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS, GRADIENTS, HalvedTop
 from lightning_vfl.rounds.plan import RoundCosts
-from lightning_vfl.types import Roster, Stage, Widths, mask_of
+from lightning_vfl.types import Stage, Widths, mask_of
 from lightning_vfl.wire import Gate, Leg, LinearForms
 
 
@@ -46,7 +46,7 @@ class Costs:
 
     def _of_round(self, rows: int, coded: int) -> RoundCosts:
         module = self.module
-        legs = (*self.legs(coded), *module.more_legs(rows))
+        legs = (*self.legs(coded), *self.labels(rows))
         downlink = module.wire.downlink(rows, module.embedding_widths, module.roster)
         bottoms, top = self.work
         update = module.local_update
@@ -96,6 +96,15 @@ class Costs:
         back = Leg(GRADIENTS, "server", elements, FLOAT_BITS, flops)
         return there, back
 
+    def labels(self, rows: int) -> tuple[Leg, ...]:
+        """The labels of a batch, sent with the parties' last leg; no leg if the server holds or needs none."""
+        module = self.module
+        active = module.roster.active
+        if active is None or module.halved or not module.sends_labels:
+            return ()
+        elements = (torch.arange(module.roster.parties) == active) * rows
+        return (Leg("labels", "server", elements, FLOAT_BITS, gate=Gate.PREVIOUS),)
+
     def legs(self, rows: int) -> tuple[Leg, ...]:
         """The aggregator's legs in a round of ``rows`` (coded) rows."""
         if rows not in self._legs:
@@ -139,11 +148,3 @@ class Costs:
     def know(self) -> None:
         """Compute what depends on the networks, so that they are not needed any more."""
         _ = self.work, self.cut(1), self.basis_widths
-
-
-def labels_leg(rows: int, roster: Roster) -> tuple[Leg, ...]:
-    """The labels of a batch, from the active party to the server; no leg if the server holds the labels."""
-    if roster.active is None:
-        return ()
-    elements = (torch.arange(roster.parties) == roster.active) * rows
-    return (Leg("labels", "server", elements, FLOAT_BITS, gate=Gate.PREVIOUS),)

@@ -47,6 +47,7 @@ class HeadsVFL(VFLModule):
     }
     parties_learn_from_joiner = False  # there is no server
     labels_everywhere = True
+    sends_labels = False
     exchanges: ClassVar[bool] = False
     """Whether parties send each other their embeddings, and learn from each other's gradients."""
     top: nn.ModuleList
@@ -150,9 +151,6 @@ class HeadsVFL(VFLModule):
 
     def top_width(self) -> int:
         return super().top_width() if self.exchanges else self.aggregator.widths(self.width, self.roster)[0]
-
-    def more_legs(self, rows: int) -> tuple[Leg, ...]:
-        return ()
 
     def owners(self) -> Iterator[nn.Module]:
         for pair in zip(self.bottoms.parties, self.top, strict=True):

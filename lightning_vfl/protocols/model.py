@@ -60,7 +60,7 @@ from lightning_vfl.protocols.build import (
 )
 from lightning_vfl.protocols.checks import refuse_other_targets
 from lightning_vfl.protocols.columns_told import Columns, Noise, Read, Told, columns_of, columns_told
-from lightning_vfl.protocols.costs import Costs, labels_leg
+from lightning_vfl.protocols.costs import Costs
 from lightning_vfl.protocols.early_build import NotBuilt, not_built
 from lightning_vfl.protocols.hooks import FreeHooks
 from lightning_vfl.protocols.loading import SafelyLoaded
@@ -88,7 +88,7 @@ from lightning_vfl.support import Part, Unsupported, refuse_unsupported
 from lightning_vfl.trained.fitted import Fitted
 from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Seat, Stage, VerticalBatch
 from lightning_vfl.waiting import WaitForAll, WaitingRule
-from lightning_vfl.wire import Embeddings, Leg, Tap
+from lightning_vfl.wire import Embeddings, Tap
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -197,6 +197,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     parties_learn_from_joiner = True  # by gradients of their embeddings
     seeds_networks: bool = True  # whether a step seeds torch's global generator, for dropout in networks
     names_draws: bool = True  # whether what the networks draw in a step depends on its round, see ``name_draws``
+    sends_labels: ClassVar[bool] = True  # whether the active party sends the labels of a round, if the top is elsewhere
     labels_everywhere: ClassVar[bool] = False  # whether every party learns with the labels of its own
     says_who_learns: bool = True  # whether a Step without a fault names exactly the networks that change
     unsupported: ClassVar[Unsupported] = {
@@ -357,10 +358,6 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     def top_width(self) -> int:
         """How many numbers a record has at the input of the top; default: the aggregate's width."""
         return self.aggregator.out_width(self.width, self.roster)
-
-    def more_legs(self, rows: int) -> tuple[Leg, ...]:
-        """Messages that go with the parties' last leg; default: the labels, if the server needs those of a party."""
-        return () if self.halved else labels_leg(rows, self.roster)
 
     def owners(self) -> Iterator[nn.Module]:
         """The networks that belong to different owners: those of each party, then the server's."""

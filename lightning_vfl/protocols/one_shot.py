@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,14 @@ from lightning_vfl.networks.memory import LatestEmbeddings
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable
 from lightning_vfl.protocols.checks import needed_data, refuse_scaler
-from lightning_vfl.protocols.decoupled.checks import hold_plateaus, refuse_early_stopping, refuse_short, warn_untrained
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.owner_keys import build_for
+from lightning_vfl.protocols.phases import PhasedVFL
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 from lightning_vfl.wire import Contribution, Leg, Message
 
-Phase = Literal["exchange", "local", "owner"]
 NONE = -1  # the label of a record that a party has got no gradient for
 _ROWS = 1024  # records that are embedded at a time
 
@@ -42,7 +40,7 @@ class OneShotCounts:
     collected: bool = False
 
 
-class OneShotVFL(VFLModule):
+class OneShotVFL(PhasedVFL):
     r"""One-shot VFL: three messages of each record in the whole training.
 
     Phase ``exchange``, one epoch: the parties send embeddings by their initial bottoms, the server answers with
@@ -91,8 +89,7 @@ class OneShotVFL(VFLModule):
         Part.FEDERATION: None,
         Part.PROCESSES: "the table of embeddings is in one process; use devices: 1",
     }
-    phases: tuple[Phase, ...] = ("exchange", "local", "owner")
-    says_who_learns = False  # the phase decides, and faults
+    phases = ("exchange", "local", "owner")
 
     def __init__(
         self,
@@ -132,20 +129,18 @@ class OneShotVFL(VFLModule):
         return nn.ModuleList([super().initial_networks(party), self._new_head(party)])
 
     @property
-    def phase(self) -> Phase:
-        """The phase of the current epoch."""
-        if self.current_epoch == 0:
+    def before_owner(self) -> tuple[int, str]:
+        return 1 + self.local_epochs, "one exchange + local_epochs"
+
+    def phase_of(self, epoch: int) -> str:
+        if epoch == 0:
             return "exchange"
-        return "local" if self.current_epoch <= self.local_epochs else "owner"
+        return "local" if epoch <= self.local_epochs else "owner"
 
     @property
     def memory(self) -> LatestEmbeddings:
         """The gradients of all embeddings, zeros where there is none; after the last upload the embeddings."""
         return self._latest
-
-    @property
-    def meets_faults(self) -> bool:
-        return super().meets_faults and self.phase != "owner"
 
     def promised(self) -> dict[str, str]:
         return super().promised() if self.phase == "exchange" else {}  # only it has rounds of messages
@@ -153,31 +148,11 @@ class OneShotVFL(VFLModule):
     # ---- before training
 
     @toolkit_hook
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        if stage == "fit":
-            refuse_early_stopping(self.trainer)
-
-    @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the table."""
-        refuse_short(self.trainer, 1 + self.local_epochs, "one exchange + local_epochs")
         refuse_scaler(self.trainer, "gradients cannot be clustered while their scale changes")
         self._labels = None
         super().on_fit_start()
-
-    @toolkit_hook
-    def on_train_epoch_start(self) -> None:
-        """Let schedules that monitor a metric wait for the owner's phase."""
-        super().on_train_epoch_start()
-        hold_plateaus(self.trainer, self.phase)
-
-    @toolkit_hook
-    def on_train_end(self) -> None:
-        """Warn if the fit ended before the top's first step."""
-        super().on_train_end()
-        if not self.books.own.collected:
-            warn_untrained(self.trainer)
 
     # ---- training
 

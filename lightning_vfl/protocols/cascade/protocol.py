@@ -151,6 +151,7 @@ class CascadeVFL(VFLModule):
         Part.FEDERATION: None,
     }
     top_size: int
+    sends_labels = False
     names_draws = False  # an event has the draws of its number, not of its round
     _own_top: nn.Module
     labels_everywhere = True  # of each record at its holder; between processes, which share no labels, at every party
@@ -190,9 +191,6 @@ class CascadeVFL(VFLModule):
         self._memory = CascadeMemory(self.missing)
         self.active_parties: tuple[int, ...] = ()
         self.amplified: frozenset[int] = frozenset()
-
-    def more_legs(self, rows: int) -> tuple[Leg, ...]:
-        return ()
 
     def own_books(self) -> CascadeCounts:
         return CascadeCounts()

@@ -6,16 +6,17 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lightning_vfl.local_objectives import LocalObjective
+from lightning_vfl.errors import ConfigurationError, reason
+from lightning_vfl.local_objectives import Call, LocalObjective
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.modes import evaluating
-from lightning_vfl.protocols.decoupled.checks import checked_partner, try_objective
 from lightning_vfl.protocols.owner_keys import Keys, build_for
 from lightning_vfl.streams import Seed, secret_bytes, seed_of, seed_torch
 from lightning_vfl.types import RoundNames
 
 Team = tuple[int, ...]
+Shape = tuple[int, ...]
 
 
 class Learners:
@@ -36,7 +37,7 @@ class Learners:
         who: str,
         encoders: Sequence[nn.Module],
         objective: LocalObjective,
-        shapes: Sequence[tuple[int, ...]],
+        shapes: Sequence[Shape],
         widths: Sequence[int],
         owners: Sequence[int | None],
         keys: Keys,
@@ -60,11 +61,21 @@ class Learners:
             try_objective(objective, *calls, len(team), self.shapes[team[0]], self.widths[team[0]])
 
     def partner_of(self, member: int, encoder: nn.Module) -> nn.Module:
-        """A new partner network for a member, with its initial weights."""
+        """A new partner network for a member, with its initial weights.
+
+        Raises:
+            ConfigurationError: if the objective makes no network.
+        """
         width = self.widths[member]
 
         def build() -> nn.Module:
-            return checked_partner(self.objective, self.objective.partner(encoder, self.shapes[member], width))
+            partner: object = self.objective.partner(encoder, self.shapes[member], width)
+            if isinstance(partner, nn.Module):
+                return partner
+            raise ConfigurationError(
+                f"partner of {type(self.objective).__name__} must return a network; got {partner!r}; return "
+                "torch.nn.Identity() if the objective needs none"
+            )
 
         return build_for(self.owners[member], f"partner {self.who} {member}", self.keys, (width,), build)
 
@@ -122,6 +133,39 @@ class Learners:
             beside = sum(work_of(partner, (width,), input_gradient=True))
             flops.append((encoding + beside) * self.objective.passes)
         return torch.tensor(flops, dtype=torch.float64)
+
+
+def try_objective(
+    objective: LocalObjective, encode: Call, partner: Call, members: int, shape: Shape, width: int
+) -> None:
+    """Compute the losses of two records of zeros at each member, with and without weights; nothing is drawn or learnt.
+
+    Raises:
+        ConfigurationError: for losses and embeddings that no participant could learn from, naming the objective.
+    """
+    who = f"losses of {type(objective).__name__}"
+    x = torch.zeros(members, 2, *shape)
+    for weight in (None, torch.ones(members, 2)):
+        try:
+            with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                told = objective.losses(encode, partner, x, weight, lambda: torch.Generator(x.device).manual_seed(0))
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            with_it = "" if weight is None else " with weights (n, B) of the rows"
+            raise ConfigurationError(f"{who} cannot take records {(*x.shape,)}{with_it}: {reason(error)}") from error
+        losses, h = told if isinstance(told, tuple) and len(told) == 2 else (told, None)
+        forms = [f"{(*part.shape,)}" if isinstance(part, Tensor) else repr(part) for part in (losses, h)]
+        wanted = [f"{(members,)}", f"{(members, 2, width)}"]
+        if forms != wanted:
+            raise ConfigurationError(
+                f"{who} must return a loss for each of {members} participants, {wanted[0]}, and their embeddings, "
+                f"{wanted[1]}; got {' and '.join(forms)}"
+            )
+        if not losses.requires_grad:
+            raise ConfigurationError(f"{who} returns losses without a graph, so nobody would learn; do not detach them")
+        if h is None or h.requires_grad:
+            raise ConfigurationError(f"{who} returns embeddings with a graph; return h.detach()")
 
 
 def guest_losses(

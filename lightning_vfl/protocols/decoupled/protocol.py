@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, final, get_args
+from typing import Any, ClassVar, NamedTuple, final, get_args
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -11,20 +11,13 @@ from torch import Tensor, nn
 
 from lightning_vfl.aggregators.plain import Concat
 from lightning_vfl.checks import one_of, positive, within
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_objectives import LocalObjective, Reconstruction
 from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.protocols.build import BottomFactory, build_hosts, build_top, refuse_made
-from lightning_vfl.protocols.decoupled.checks import (
-    hold_plateaus,
-    refuse_early_stopping,
-    refuse_other_settings,
-    refuse_register,
-    refuse_short,
-    warn_untrained,
-)
 from lightning_vfl.protocols.decoupled.collection import (
     DecoupledCounts,
     Features,
@@ -39,7 +32,7 @@ from lightning_vfl.protocols.decoupled.collection import (
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
 from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.module import VFLModule
+from lightning_vfl.protocols.phases import PhasedVFL
 from lightning_vfl.protocols.place import Elsewhere
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
@@ -50,7 +43,6 @@ from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch
 from lightning_vfl.wire import Leg
 
-Phase = Literal["representation", "replay", "owner"]
 _KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # as resumed
 
 
@@ -68,7 +60,7 @@ class Iteration(NamedTuple):
     alive: Tensor
 
 
-class DecoupledVFL(VFLModule):
+class DecoupledVFL(PhasedVFL):
     r"""Decoupled vertical federated learning: DVFL.
 
     In the phase ``representation``, every **guest** (a party with features) trains an encoder by a local objective on
@@ -145,8 +137,7 @@ class DecoupledVFL(VFLModule):
         Part.PROCESSES: "the hosts' buffers are in one process; use devices: 1, or SplitVFL for several",
         Part.FEDERATION: None,
     }
-    phases: tuple[Phase, ...] = ("representation", "replay", "owner")
-
+    phases = ("representation", "replay", "owner")
     parties_learn_from_joiner = False
 
     def __init__(
@@ -189,9 +180,6 @@ class DecoupledVFL(VFLModule):
         self._host_memory = HostMemory(hosts, register, table_dtype, limit_bytes)
         self._encodings: tuple[Tensor, Tensor] | None = None  # the owner's encodings, and the row of each record
 
-    def more_legs(self, rows: int) -> tuple[Leg, ...]:
-        return ()
-
     def own_books(self) -> DecoupledCounts:
         return DecoupledCounts()
 
@@ -203,6 +191,7 @@ class DecoupledVFL(VFLModule):
 
     seeds_networks = False  # guests, hosts and the owner are seeded one by one, each by its own secret if it has one
     names_draws = False
+    sends_labels = False
 
     # ---- where it runs
 
@@ -222,20 +211,18 @@ class DecoupledVFL(VFLModule):
 
     # ---- phases
 
-    def phase_of(self, epoch: int) -> Phase:
-        """The phase of an epoch, which decides who learns."""
+    @property
+    def before_owner(self) -> tuple[int, str]:
+        return self.guest_epochs + self.replay_epochs, "guest_epochs + replay_epochs"
+
+    def phase_of(self, epoch: int) -> str:
         if epoch < self.guest_epochs:
             return "representation"
-        return "replay" if epoch < self.guest_epochs + self.replay_epochs else "owner"
+        return "replay" if epoch < self.before_owner[0] else "owner"
 
     def communicates(self, epoch: int) -> bool:
         """Whether guests send in this epoch, the last of every k."""
         return epoch < self.guest_epochs and (epoch + 1) % self.communicate_every == 0
-
-    @property
-    def phase(self) -> Phase:
-        """The phase of the current epoch."""
-        return self.phase_of(self.current_epoch)
 
     def schedule(self, records: RecordSource, batch_size: int, seed: int, drop_last: bool = False) -> Phases:
         """Every guest's own order of its own records, and the owner's order of the records that all guests hold."""
@@ -309,14 +296,21 @@ class DecoupledVFL(VFLModule):
     @toolkit_hook
     def on_fit_start(self) -> None:
         """Refuse unsuitable settings, then allocate the buffers."""
-        refuse_short(self.trainer, self.guest_epochs + self.replay_epochs, "guest_epochs + replay_epochs")
         self._encodings = None
         settings = {name: getattr(self, name) for name in _KEPT_SETTINGS}
-        if self.trainer.ckpt_path is not None:
-            refuse_other_settings(self.counts.settings, settings)
+        for name, there in self.counts.settings.items() if self.trainer.ckpt_path is not None else ():
+            if there != settings[name]:
+                raise ConfigurationError(
+                    f"the checkpoint was trained with {name} {there}, but this model has {settings[name]}; resume with "
+                    f"{there}"
+                )
         self.counts.settings = settings
         super().on_fit_start()
-        refuse_register(self.register_kind, self.datamodule.records("train"))
+        if self.register_kind == "message" and self.datamodule.records("train").present is not None:
+            raise ConfigurationError(
+                "register: message replaces rows by position, which is wrong if guests hold different records; use "
+                "register: record"
+            )
         if not self.hosts_here:
             return
         self._guest_seconds = self._guest_flops / self.clock.speeds(self.roster.parties)
@@ -332,25 +326,11 @@ class DecoupledVFL(VFLModule):
 
     @toolkit_hook
     def on_train_epoch_start(self) -> None:
-        """Delete the losses of earlier phases; schedules that monitor a metric wait for the owner's phase."""
+        """Delete the losses of earlier phases."""
         super().on_train_epoch_start()
         over = {"owner": ("guest", "host"), "replay": ("guest",), "representation": ("owner",)}[self.phase]
         for who in over:
             self.trainer.callback_metrics.pop(f"train/{who}_loss", None)
-        hold_plateaus(self.trainer, self.phase)
-
-    @toolkit_hook
-    def on_train_end(self) -> None:
-        """Warn if the fit ended before the owner's first step."""
-        super().on_train_end()
-        if self.scores_here and not self.counts.collected:
-            warn_untrained(self.trainer)
-
-    @toolkit_hook
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        if stage == "fit":
-            refuse_early_stopping(self.trainer)
 
     @property
     def memory(self) -> HostMemory | None:
@@ -362,12 +342,6 @@ class DecoupledVFL(VFLModule):
         return self._host_memory.buffers
 
     # ---- training
-
-    says_who_learns = False  # the phase decides, and faults
-
-    @property
-    def meets_faults(self) -> bool:
-        return super().meets_faults and self.phase != "owner"
 
     @final
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
