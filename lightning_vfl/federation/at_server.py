@@ -21,7 +21,7 @@ from lightning_vfl.federation.turns import at_of, clear_leg, turns_of
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.objectives import predictions
-from lightning_vfl.protocols.accounts.charging import charge_evaluation
+from lightning_vfl.protocols.accounts.charging import charge
 from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.rounds.exchange import decoded
@@ -170,7 +170,7 @@ class AtServer(Place):
             legs = self.evaluation_legs(module, batch)
             uploads = self.collector.collect(attendance, legs, opens=module.protected_evaluation)
             if module.protected_evaluation:
-                charge_evaluation(module, uploads.roll, uploads.roll.called, batch)
+                charge(module, uploads.roll, uploads.roll.called, batch)
             if uploads.messages or self.injected:
                 break
             self.calls.retries += 1  # a party was lost on the way: those that are there evaluate the batch again

@@ -19,7 +19,7 @@ from lightning_vfl.federation.sum_guard import SumGuard
 from lightning_vfl.federation.told_plans import happened, numbers, plan_of
 from lightning_vfl.federation.turns import CUT, at_of, turns_of
 from lightning_vfl.networks.halved_top import GRADIENTS
-from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round
+from lightning_vfl.protocols.accounts.charging import charge
 from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.exchange import ExpandedRecords
@@ -101,7 +101,7 @@ class RoundsAtParty(AtParty):
             return None
         if plan is None and module.aggregator.accounting is not None:
             # a party charges its upload before it sends it, whatever becomes of the round
-            charge_round(module, happened(Roll.of(called)), batch)
+            charge(module, Roll.of(called), called, batch)
         played, behind = None, Learnt()
         with suppress(RoundClosed):
             played = self._play(module, batch, names, Key(at, 0), called, None if plan is None else plan.roll)
@@ -247,7 +247,7 @@ class RoundsAtParty(AtParty):
         if not module.protected_evaluation:
             return super().evaluate(module, batch, turn)
         module.enter_evaluation(batch, turn.names, turn.roll)
-        charge_evaluation(module, Roll.of(turn.called), turn.called, batch)  # before the upload, as in training
+        charge(module, Roll.of(turn.called), turn.called, batch)  # before the upload, as in training
         planned = turn.roll if self.injected else None
         played = self._play(module, batch, turn.names, Key(turn.at, 0), turn.called, planned)
         return None if played is None else played.answer

@@ -16,7 +16,7 @@ from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
 from lightning_vfl.objectives import not_narrower
 from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.protocols.accounts.charging import charge_evaluation, charge_round, joint_ids
+from lightning_vfl.protocols.accounts.charging import charge, joint_ids
 from lightning_vfl.protocols.build import refuse_overlap
 from lightning_vfl.protocols.checks import needed_data, refuse_blocks, refuse_other_device, refuse_several_processes
 from lightning_vfl.protocols.groups.updates import send_updates, tell_of_bottoms
@@ -145,7 +145,7 @@ class MessageRounds(SplitModel):
         if not plan.skipped:
             self.books.mini_batches += len(plan.roll.included_parties)
         if self.privacy.accountant is not None and not charged:
-            charge_round(self, plan, batch)
+            charge(self, plan.roll, plan.sent[0], batch)
 
     def rows_at_server(self, batch: VerticalBatch, names: RoundNames, roll: Roll) -> VerticalBatch:
         """The rows that the server computes from the batch's embeddings; default: the batch."""
@@ -372,7 +372,7 @@ class MessageRounds(SplitModel):
         if not self.protected_evaluation:
             return self.output_in_the_clear(batch, roll)
         self.enter_evaluation(batch, names, roll)
-        charge_evaluation(self, roll, roll.called, batch)
+        charge(self, roll, roll.called, batch)
         return self.run_round(batch, names, roll, Exclude())[0]
 
     def evaluated(self, batch: VerticalBatch, names: RoundNames) -> Tensor:

@@ -20,7 +20,7 @@ from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.networks.joint_norm import JointNorm
 from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.objectives import labels_of
-from lightning_vfl.protocols.accounts.charging import charge_evaluation, joint_ids, open_account
+from lightning_vfl.protocols.accounts.charging import charge, joint_ids, open_account
 from lightning_vfl.protocols.build import BottomFactory, Halves, TopFactory, build_norm
 from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.hooks import toolkit_hook
@@ -338,7 +338,7 @@ def faulty_output(
     module.books.enter(plan, costs)
     module.clock.advance(plan.seconds)
     if module.protected_evaluation:
-        charge_evaluation(module, roll, plan.sent[0], batch)
+        charge(module, roll, plan.sent[0], batch)
 
     parties = roll.holders(batch.record_ids, batch.present)
     if plan.skipped:

@@ -17,7 +17,6 @@ from lightning_vfl.protocols.accounts.single_records import refuse_shared_statis
 from lightning_vfl.protocols.checks import refuse_unaccounted
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.run_folder import run_folder
-from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, Stage, VerticalBatch, stage_of
 
 
@@ -106,21 +105,6 @@ def one_loader(loaders: Any) -> Any:
     return loaders[0] if isinstance(loaders, list | tuple) and len(loaders) == 1 else loaders
 
 
-def charge_evaluation(module: SplitModel, roll: Roll, sent: Tensor, batch: VerticalBatch) -> None:
-    """Charge the records of a round of evaluation through the protocol; the charge is then on the disk.
-
-    Args:
-        module: the protocol.
-        roll: of the round.
-        sent: (M,) bool, the parties that put their first upload on the wire.
-        batch: this process's part of the joint batch.
-
-    Raises:
-        ConfigurationError: if the charge would exceed the budget; nothing is charged then, and nothing is released.
-    """
-    _charge(module, roll, sent, batch, stage_of(module.stage))
-
-
 def names_of(records: Any) -> Any:
     """(N,) the ids by which the account knows records again; a place in a file is named with its file."""
     scope = getattr(records, "scope", None)
@@ -164,27 +148,27 @@ def refuse_what_links_records(module: SplitModel, data: Any) -> None:
     refuse_shared_statistics(name, module.bottoms.parties, module.hparams["party_shapes"], data)
 
 
-def charge_round(module: SplitModel, plan: RoundPlan, batch: VerticalBatch, joiner: int | None = None) -> None:
-    """Charge the records of the joint batch with everything that the server can read of a round.
+def charge(module: SplitModel, roll: Roll, sent: Tensor, batch: VerticalBatch, joiner: int | None = None) -> None:
+    """Charge the records of the joint batch with everything that can be read of a round, of training or evaluation.
 
     A round that is given up is charged too. The charge is on the disk when this function returns, before any party
     uploads.
 
     Args:
         module: the protocol.
-        plan: the plan of the round.
+        roll: of the round.
+        sent: (M,) bool, the parties that put their first upload on the wire.
         batch: this process's part of the joint batch.
         joiner: the party that joins the embeddings instead of a server. Its own noise hides nothing from it.
+
+    Raises:
+        ConfigurationError: if a round of evaluation would exceed the budget; nothing is charged then, and nothing is
+            released.
     """
-    _charge(module, plan.roll, plan.sent[0], batch, Stage.FIT, joiner)
-
-
-def _charge(
-    module: SplitModel, roll: Roll, sent: Tensor, batch: VerticalBatch, stage: Stage, joiner: int | None = None
-) -> None:
     accounting = module.aggregator.accounting
     if module.privacy.accountant is None or accounting is None:
         return
+    stage = stage_of(module.stage)
     roster = module.roster.joined_by(joiner)
     released = accounting.released(roll, sent, roster)
     parties = tuple(m for m in released.nonzero().flatten().tolist() if m != joiner)

@@ -15,7 +15,7 @@ from lightning_vfl.checks import one_of, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.record_table import LIMIT_BYTES
-from lightning_vfl.protocols.accounts.charging import charge_round
+from lightning_vfl.protocols.accounts.charging import charge
 from lightning_vfl.protocols.cascade.events import Ends
 from lightning_vfl.protocols.cascade.memory import CascadeMemory
 from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner
@@ -340,7 +340,7 @@ class CascadeVFL(VFLModule):
             return self.give_up(event, names)
         self.enter(plan, event, len(batch.record_ids), names)
         if plan.there:
-            charge_round(self, plan.round, batch, party)
+            charge(self, plan.round.roll, plan.round.sent[0], batch, party)
         ends = self.ends
         after = partial(self.end, event, names, plan.steps)
         if not plan.changes:
