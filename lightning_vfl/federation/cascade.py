@@ -21,8 +21,8 @@ from lightning_vfl.federation.link import RoundClosed
 from lightning_vfl.federation.told_plans import happened, numbers
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip
-from lightning_vfl.protocols.cascade.events import trained
 from lightning_vfl.protocols.cascade.plans import EventPlan
+from lightning_vfl.protocols.cascade.protocol import trained
 from lightning_vfl.protocols.checks import needed_event
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
@@ -160,7 +160,7 @@ class CascadeAtParty(AtParty):
         pieces = (self.opened_piece(module, one, shape) for one, shape in zip(heard, shapes, strict=True))
         leaves = tuple(piece.requires_grad_() for piece in pieces)
         event = needed_event(batch, module)
-        gradients, _, loss, _ = module.ends.differentiate(leaves, batch, event, names, plan)
+        gradients, _, loss, _ = module.differentiate(leaves, batch, event, names, plan)
         sealed: dict[int, Tensor] = {}
         for other in parties:
             message = self.message(GRADIENTS, "peers", gradients[other][None], names, receivers=(other,))

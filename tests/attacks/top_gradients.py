@@ -23,7 +23,7 @@ from lightning_vfl.audit.attacks.top_gradients import recovered
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.networks import MLP
-from lightning_vfl.protocols.cascade.events import Ends
+from lightning_vfl.protocols.cascade.protocol import Ends
 from lightning_vfl.types import Event, VerticalBatch
 from tests.attacks.row import Row
 from tests.subjects import trainer

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, final, get_args
 
 import numpy as np
 import torch
@@ -10,27 +10,30 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from lightning_vfl.aggregators.base import Aggregator
-from lightning_vfl.aggregators.clear import wire_of
+from lightning_vfl.aggregators.clear import EMBEDDINGS, wire_of
+from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.checks import one_of, within
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.missing import MissingPolicy
+from lightning_vfl.missing import Exclude, MissingPolicy, StandIn, completed
 from lightning_vfl.networks.record_table import LIMIT_BYTES
+from lightning_vfl.objectives import mean_loss
 from lightning_vfl.protocols.accounts.charging import charge
-from lightning_vfl.protocols.cascade.events import Ends
-from lightning_vfl.protocols.cascade.memory import CascadeMemory
-from lightning_vfl.protocols.cascade.plans import EventPlan, EventPlanner
-from lightning_vfl.protocols.cascade.replicas import Replicas, refuse_above
+from lightning_vfl.protocols.cascade.memory import CascadeMemory, Late, Replica, Replicas, refuse_above
+from lightning_vfl.protocols.cascade.plans import IDS, EventPlan, EventPlanner
 from lightning_vfl.protocols.cascade.surrogate import half_squares, surrogate
 from lightning_vfl.protocols.checks import needed_event, refuse_scaler
 from lightning_vfl.protocols.columns_told import Read
 from lightning_vfl.protocols.hooks import toolkit_hook
+from lightning_vfl.protocols.message_rounds import aggregator_notes
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
+from lightning_vfl.rounds.exchange import contribute, contribute_some
+from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, Seat, Stage, VerticalBatch
-from lightning_vfl.wire import Embeddings, Leg, Message
+from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, Seat, Stage, VerticalBatch, joint_rows
+from lightning_vfl.wire import Embeddings, Leg, Message, ServerView, Tap
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,6 +79,25 @@ class CascadeCounts:
     begun: int = 0
     periods: int = 0
     staleness: Staleness = field(default_factory=Staleness)
+
+
+class EventMessage(NamedTuple):
+    """The messages of an active party at the END, in the form in which the receivers use them.
+
+    Args:
+        values: the tensors to which the gradients belong, computed with the receivers' current parameters: embeddings
+            (B, D_m), and the parameters of the top.
+        gradients: the gradients of the values, of the same shapes, constants.
+        amplification: c, a scalar.
+        loss: the mean loss of the batch, a scalar.
+        notes: further values to log, by name.
+    """
+
+    values: list[Tensor]
+    gradients: list[Tensor]
+    amplification: Tensor
+    loss: Tensor
+    notes: dict[str, float | Tensor]
 
 
 class CascadeVFL(VFLModule):
@@ -341,26 +363,20 @@ class CascadeVFL(VFLModule):
         self.enter(plan, event, len(batch.record_ids), names)
         if plan.there:
             charge(self, plan.round.roll, plan.round.sent[0], batch, party)
-        ends = self.ends
         after = partial(self.end, event, names, plan.steps)
         if not plan.changes:
             if plan.round.late:  # late embeddings are stored in any case
-                ends.collect(self.memory.replicas.of[party], batch, event, plan.round)
+                self.collect(self.memory.replicas.of[party], batch, event, plan.round)
             return Step(None, after_optimizer=after)
-        message = ends.send_message(batch, event, names, plan)
+        message = self.send_message(batch, event, names, plan)
         if self.tap is not None:
-            ends.tell(self.tap, party, batch.record_ids, names, plan, message)
+            self._tell(self.tap, party, batch.record_ids, names, plan, message)
         learning = [p for m in plan.round.learning for p in self.memory.replicas.live.party_parameters[m]]
         scale = message.amplification * self._weights[party]
         stepped = surrogate(message.loss, message.values, message.gradients, learning, self.decay, scale)
         if party in self.amplified:
             message.notes["train/amplification"] = message.amplification
         return Step(stepped, plan.round.learning, message.notes, after_optimizer=after)
-
-    @property
-    def ends(self) -> Ends:
-        """The END of periods."""
-        return Ends(self, self.memory, self.amplified, self.q, self.decay)
 
     def _begin(self, event: Event) -> None:
         self.name_draws(RoundNames(self.seed, Stage.FIT, event.number))
@@ -411,6 +427,125 @@ class CascadeVFL(VFLModule):
         if self.tap is not None and steps and new:
             back = Message("top", "parties", (), (torch.cat(new),), receivers=(event.party,), round=names)
             self.tap.sent(back, torch.empty(0, dtype=torch.int64))
+
+    # ---- the END of a period
+
+    def send_message(self, batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan) -> EventMessage:
+        """Compute the messages of an event's active party.
+
+        The first half is the computation of the active party, with all parameters as at START. The second half is the
+        computation of the receivers, with their current parameters.
+        """
+        replicas = self.memory.replicas
+        replica = replicas.of[event.party]
+        learning = plan.round.learning
+        # Algorithm 1, at START: with the replica of then
+        replica.bottoms.stream = self.bottoms.stream  # dropout of START is that of END
+        replica.bottoms.keys = self.bottoms.keys
+        leaves, computed = self.collect(replica, batch, event, plan.round)
+        gradients, factor, loss, notes = self.differentiate(leaves, batch, event, names, plan)
+        # Algorithm 2, at END: with the parameters of now, whose Jacobians the gradients are multiplied by
+        embeddings = self.bottoms.some(batch.features, computed)
+        if batch.present is not None and self.aggregator.wire is not None:  # unheld rows were zeros
+            for place, party in enumerate(learning):
+                gradients[place] = gradients[place] * batch.present[:, party, None]
+        values = [embeddings[party] for party in learning]
+        if plan.steps:
+            values += trained(replicas.live)
+        return EventMessage(values, gradients, factor, loss, notes)
+
+    def differentiate(
+        self, leaves: tuple[Tensor, ...], batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
+    ) -> tuple[list[Tensor], Tensor, Tensor, dict[str, float | Tensor]]:
+        """What the active party computes from the embeddings of all parties, with its replica of the top.
+
+        Returns:
+            The gradients of the embeddings of those that learn and of the top's parameters, the factor c, the loss, and
+            values to log.
+        """
+        replica = self.memory.replicas.of[event.party]
+        roll = plan.round.roll
+        roster = self.roster.joined_by(event.party)
+        value, exchange = self.exchange(batch, Embeddings(leaves), names, roll, Exclude(), roster)
+        self._seed_top(self.device, event.party, "replica")
+        output = replica.top(self.join(value, self.columns_from(roll)))
+        loss = mean_loss(self.objective, output, batch)
+        wanted = [leaves[party] for party in plan.round.learning]
+        if plan.steps:
+            wanted += trained(replica)
+        gradients = list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
+        loss = loss.detach()
+        amplifies = event.party in self.amplified
+        factor = self._amplification(loss, replica) if amplifies else torch.ones_like(loss)
+        return gradients, factor.detach(), loss, {**aggregator_notes(exchange)}
+
+    def collect(
+        self, replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """The embeddings (B, D_m) that the active party joins, as leaves with gradients, and the parties that ran."""
+        in_the_clear = self.aggregator.wire is None
+        everybody = tuple(range(self.roster.parties))
+        computed = everybody
+        if in_the_clear:  # only embeddings that are read are computed
+            computed = tuple(sorted({*plan.roll.included_parties, *plan.late}))
+        with torch.no_grad():
+            if len(computed) < len(everybody):
+                h = contribute_some(replica.bottoms, batch.features, computed, self.embedding_widths).leaves
+            else:
+                hidden = None if in_the_clear else batch.present
+                h = contribute(Embeddings, replica.bottoms, batch.features, hidden).leaves
+        stand_in = self.missing.stand_in
+        if stand_in is not None:
+            h = self._fill(stand_in, h, batch, event, plan)
+        return tuple(x.detach().requires_grad_() for x in h), computed
+
+    def _fill(
+        self,
+        stand_in: StandIn,
+        h: tuple[Tensor, ...],
+        batch: VerticalBatch,
+        event: Event,
+        plan: RoundPlan,
+    ) -> tuple[Tensor, ...]:
+        """Replace missing embeddings by the policy; late ones are stored for use from the time of their arrival."""
+        self.memory.receive(event.party, event.start)
+        for party, after in plan.late.items():
+            arrival = event.start + after
+            self.memory.send(event.party, Late(arrival, party, batch.record_ids, h[party].detach()))
+        roll = plan.roll
+        senders = roll.included_parties
+        names = RoundNames(self.seed, Stage.FIT, event.number)
+        view = ServerView(names, self.roster, joint_rows(batch), roll, self.embedding_widths)
+        arrived = Message(EMBEDDINGS, "server", senders, tuple(h[party] for party in senders))
+        return completed(stand_in, arrived, h, view)
+
+    def _amplification(self, loss: Tensor, replica: Replica) -> Tensor:
+        """The factor c = max(1, q F^(q-1)), with the parameters that computed the embeddings."""
+        # F = mean loss + λ Σ r(θ_m); a slow party minimises F^q, whose slope by F is q F^(q-1)
+        objective = loss + self.decay * half_squares(replica.bottom_parameters)
+        slope = self.q * objective.clamp(min=0.0) ** (self.q - 1)
+        return slope.clamp(min=1.0)
+
+    def _tell(
+        self, tap: Tap, party: int, ids: Tensor, names: RoundNames, plan: EventPlan, message: EventMessage
+    ) -> None:
+        """Tell an audit what the active party sends besides embeddings and their gradients."""
+        learning = tuple(plan.round.learning)
+        tell = partial(tap.sent, ids=ids, at=party)
+        if self.aggregator.opening is None:
+            tell(Message(IDS, "peers", (party,), (ids.expand(self.roster.parties, -1),), round=names))
+        if party in self.amplified:  # Algorithm 1, lines 8 to 10
+            bottoms = self.memory.replicas.of[party].bottoms.parties
+            senders = tuple(other for other in range(self.roster.parties) if other != party)
+            of_senders = (list(bottoms[sender].parameters()) for sender in senders)
+            sums = tuple(half_squares(parameters).detach().reshape(1) for parameters in of_senders)
+            tell(Message("regularisers", "server", senders, sums, round=names))
+            factors = (message.amplification.reshape(1),) * len(learning)
+            tell(Message(GRADIENTS, "parties", (), factors, receivers=learning, round=names))
+        of_top = message.gradients[len(learning) :]
+        if of_top:  # the collaborator steps
+            flat = torch.cat([gradient.flatten() for gradient in of_top])
+            tap.sent(Message("top gradients", "server", (party,), (flat,), round=names), ids)
 
     # ---- books
 
@@ -536,3 +671,8 @@ def _refuse_for_parties(aggregator: Aggregator, first: Leg, parties: int) -> Non
             "an active party knows its own part of a sum, so it could read the other embedding of a sum of two "
             "parties; use at least 3 parties"
         )
+
+
+def trained(replica: Replica) -> list[Tensor]:
+    """The parameters of a top that learn."""
+    return [p for p in replica.top_parameters if p.requires_grad]

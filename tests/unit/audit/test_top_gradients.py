@@ -13,7 +13,7 @@ from lightning_vfl.audit import TopGradientInversion
 from lightning_vfl.audit.attacks.top_gradients import embeddings_of
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.networks import MLP
-from lightning_vfl.protocols.cascade.events import Ends
+from lightning_vfl.protocols.cascade.protocol import Ends
 from tests.subjects import Blobs, trainer
 from tests.unit.audit.test_attacks import audited
 

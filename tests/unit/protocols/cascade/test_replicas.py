@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.bank import PartyBank
-from lightning_vfl.protocols.cascade.replicas import Replicas, refuse_above
+from lightning_vfl.protocols.cascade.memory import Replicas, refuse_above
 from tests.subjects import same
 
 
