@@ -30,7 +30,7 @@ from lightning_vfl.protocols.decoupled.collection import (
     tell_of_embeddings,
 )
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
-from lightning_vfl.protocols.decoupled.replay import HostMemory, Register, ReplayBuffers
+from lightning_vfl.protocols.decoupled.replay import Register, ReplayBuffers
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.phases import PhasedVFL
 from lightning_vfl.protocols.place import Elsewhere
@@ -176,8 +176,7 @@ class DecoupledVFL(PhasedVFL):
         self.standardise = standardise
         self.register_kind = one_of("register", register, get_args(Register))
         self.table_dtype = one_of("table_dtype", table_dtype, get_args(TableDtype))
-        self.limit_bytes = limit_bytes
-        self._host_memory = HostMemory(hosts, register, table_dtype, limit_bytes)
+        self.replay = ReplayBuffers(hosts, register, table_dtype, limit_bytes)  # empty before a fit
         self._encodings: tuple[Tensor, Tensor] | None = None  # the owner's encodings, and the row of each record
 
     def own_books(self) -> DecoupledCounts:
@@ -333,13 +332,8 @@ class DecoupledVFL(PhasedVFL):
             self.trainer.callback_metrics.pop(f"train/{who}_loss", None)
 
     @property
-    def memory(self) -> HostMemory | None:
-        return self._host_memory if self.hosts_here else None
-
-    @property
-    def replay(self) -> ReplayBuffers:
-        """The hosts' buffers, available from the first fit on."""
-        return self._host_memory.buffers
+    def memory(self) -> ReplayBuffers | None:
+        return self.replay if self.hosts_here else None
 
     # ---- training
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.memory import Memory
@@ -13,7 +13,7 @@ from lightning_vfl.networks.record_table import RecordTable, TableDtype, table_b
 Register = Literal["record", "message"]
 
 
-class ReplayBuffers(nn.Module):
+class ReplayBuffers(Memory):
     """The input buffers of H hosts: for every record, the latest embedding of every guest (zeros before the first).
 
     All hosts share one table until a connection or a host fails; then every host gets its own table.
@@ -26,15 +26,13 @@ class ReplayBuffers(nn.Module):
         guests' messages then belong to different records.
 
     Args:
-        records: N.
-        widths: D_m of the guests.
         hosts: H.
         register: the replacement for a lost message, see ``DecoupledVFL``.
         dtype: ``float16`` halves the memory.
         limit_bytes: the largest allowed size of all tables.
 
     Raises:
-        ConfigurationError: for buffers above the limit.
+        ConfigurationError: in ``prepare``, for buffers above the limit.
 
     References:
         DVFL, section 4, appendices C.2 (replay) and D.2 (what faults do to registers and buffers).
@@ -42,24 +40,36 @@ class ReplayBuffers(nn.Module):
 
     def __init__(
         self,
-        records: int,
-        widths: Sequence[int],
         hosts: int,
         register: Register = "record",
         dtype: TableDtype = "float32",
         limit_bytes: float = float("inf"),
     ) -> None:
-        super().__init__()
-        self.records = records
-        self.widths = tuple(widths)
         self.hosts = hosts
         self.register_kind = register
         self.dtype = dtype
         self.limit_bytes = limit_bytes
+        self.records = 0
+        self.widths: tuple[int, ...] = ()
+        self.tables: list[RecordTable] = []  # none before ``prepare``
+        self._known: list[Tensor] = []  # by table
+        self._registers: list[list[Tensor | None]] = []  # by table, by guest
+
+    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
+        self.records = records
+        self.widths = tuple(widths)
         self.refuse_above_limit(1)
-        self.tables = nn.ModuleList([self._table()])
-        self._known = [torch.zeros(records, dtype=torch.bool)]
-        self._registers: list[list[Tensor | None]] = [[None] * len(self.widths)]  # by table, by guest
+        self.tables = [self._table(device)]
+        self._known = [torch.zeros(records, dtype=torch.bool, device=device)]
+        self._registers = [[None] * len(self.widths)]
+
+    def move(self, device: torch.device) -> None:
+        for table in self.tables:
+            table.to(device)
+        self._known = [known.to(device) for known in self._known]
+        self._registers = [
+            [None if last is None else last.to(device) for last in registers] for registers in self._registers
+        ]
 
     @property
     def table_bytes(self) -> int:
@@ -98,7 +108,7 @@ class ReplayBuffers(nn.Module):
                     registers[m] = embeddings[m].detach() if there else registers[m]
 
     def _write(self, number: int, ids: Tensor, embeddings: Sequence[Tensor], arrived: list[bool]) -> None:
-        table = self._all()[number]
+        table = self.tables[number]
         known = self._known[number]
         registers = self._registers[number]
         literal = self.register_kind == "message"
@@ -127,17 +137,18 @@ class ReplayBuffers(nn.Module):
 
     def read(self, ids: Tensor) -> Tensor:
         """(1 or H, B, Σ D_m), the hosts' inputs."""
-        return torch.stack([table.joined(ids) for table in self._all()])
+        return torch.stack([table.joined(ids) for table in self.tables])
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint for resuming."""
+        if not self.tables:
+            return {}
         return {
-            "rows": [table.rows for table in self._all()],
+            "rows": [table.rows for table in self.tables],
             "known": list(self._known),
             "registers": [list(registers) for registers in self._registers],
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Restore the buffers from a checkpoint.
 
         Raises:
@@ -152,7 +163,7 @@ class ReplayBuffers(nn.Module):
             self._tell_apart()
         elif len(state["rows"]) < len(self.tables):  # in the checkpoint, all hosts share one table
             del self.tables[1:]
-        for table, rows in zip(self._all(), state["rows"], strict=True):
+        for table, rows in zip(self.tables, state["rows"], strict=True):
             table.load_state({"rows": rows})
         device = self._known[0].device
         self._known = [known.to(device, copy=True) for known in state["known"]]
@@ -162,59 +173,14 @@ class ReplayBuffers(nn.Module):
 
     def _tell_apart(self) -> None:
         """Give every host its own copy of the shared table."""
-        common = self._all()[0]
+        common = self.tables[0]
         for _ in range(1, self.hosts):
-            table = self._table().to(common.rows.device)
+            table = self._table(common.rows.device)
             table.rows.copy_(common.rows)
             self.tables.append(table)
         self._known = [self._known[0].clone() for _ in range(self.hosts)]
         self._registers = [list(self._registers[0]) for _ in range(self.hosts)]
 
-    def _table(self) -> RecordTable:
-        return RecordTable(self.records, self.widths, self.dtype, float("inf"))  # the limit is on all tables together
-
-    def _all(self) -> list[RecordTable]:
-        return list(self.tables)  # type: ignore[arg-type]  # the list has only tables
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "ReplayBuffers":
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        device = self._all()[0].rows.device
-        self._known = [known.to(device) for known in self._known]
-        self._registers = [
-            [None if last is None else last.to(device) for last in registers] for registers in self._registers
-        ]
-        return self
-
-
-class HostMemory(Memory):
-    """The memory of DecoupledVFL: the hosts' buffers, available from the first fit on.
-
-    Args:
-        hosts: H.
-        register: as in ``ReplayBuffers``.
-        dtype: as in ``ReplayBuffers``.
-        limit_bytes: as in ``ReplayBuffers``.
-    """
-
-    def __init__(self, hosts: int, register: Register, dtype: TableDtype, limit_bytes: float) -> None:
-        self.settings = hosts, register, dtype, limit_bytes
-        self._buffers: ReplayBuffers | None = None
-
-    @property
-    def buffers(self) -> ReplayBuffers:
-        """The buffers, after ``prepare``."""
-        if self._buffers is None:
-            raise RuntimeError("the hosts have no buffers yet; call prepare first")
-        return self._buffers
-
-    def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
-        self._buffers = ReplayBuffers(records, widths, *self.settings).to(device)
-
-    def move(self, device: torch.device) -> None:
-        self.buffers.to(device)
-
-    def state(self) -> dict[str, Any]:
-        return {} if self._buffers is None else self._buffers.state()
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.buffers.load_state(state)
+    def _table(self, device: torch.device) -> RecordTable:
+        unlimited = float("inf")  # the limit is on all tables together
+        return RecordTable(self.records, self.widths, self.dtype, unlimited).to(device)

@@ -20,8 +20,10 @@ rounds = st.lists(st.tuples(some, some, masks, st.lists(st.booleans(), min_size=
 EVERYBODY = torch.ones(GUESTS, HOSTS, dtype=torch.bool), torch.ones(HOSTS, dtype=torch.bool)
 
 
-def buffers(register="record", **more):
-    return ReplayBuffers(N, WIDTHS, HOSTS, register, **more)
+def buffers(register="record", records=N, hosts=HOSTS, **more):
+    made = ReplayBuffers(hosts, register, **more)
+    made.prepare(records, WIDTHS, torch.device("cpu"))
+    return made
 
 
 def message(number, rows):
@@ -257,24 +259,28 @@ def test_the_state_goes_through_a_file_and_on(register, apart, dtype):
     torch.save(replay.state(), file)
     file.seek(0)
     fresh = buffers(register, dtype=dtype)
-    fresh.load_state(torch.load(file, weights_only=True))
+    fresh.load(torch.load(file, weights_only=True))
     assert memory(fresh) == memory(replay)
     for mine, theirs in zip(goes_on(fresh), goes_on(replay), strict=True):
         assert torch.equal(mine, theirs)
 
 
-@pytest.mark.parametrize("move", [copy.deepcopy, lambda replay: replay.to("cpu"), lambda replay: replay.double()])
+def moved(replay):
+    replay.move(torch.device("cpu"))
+    return replay
+
+
+@pytest.mark.parametrize("move", [copy.deepcopy, moved])
 def test_a_copy_goes_on_by_itself(move):
     replay, reference = told("message"), told("message")
-    moved = move(replay)
-    for mine, theirs in zip(goes_on(moved), goes_on(reference), strict=True):
+    for mine, theirs in zip(goes_on(move(replay)), goes_on(reference), strict=True):
         assert torch.equal(mine, theirs)
 
 
 def test_a_state_is_not_shared_with_who_loads_it():
     replay = told("message")
     fresh = buffers("message")
-    fresh.load_state(replay.state())
+    fresh.load(replay.state())
     before = read_all(replay).clone()
     goes_on(fresh)
     assert torch.equal(read_all(replay), before)
@@ -284,16 +290,12 @@ def test_a_state_is_not_shared_with_who_loads_it():
 def test_an_earlier_state_can_be_gone_back_to():
     early = copy.deepcopy(told(apart=False).state())
     late = told(apart=True)
-    late.load_state(early)
+    late.load(early)
     assert torch.equal(read_all(late), read_all(told(apart=False)))
 
 
 def test_states_of_others_are_refused():
     with pytest.raises(ConfigurationError, match="buffers of 3 hosts, but this run has 2"):
-        ReplayBuffers(N, WIDTHS, 2).load_state(told().state())
+        buffers(hosts=2).load(told().state())
     with pytest.raises(ConfigurationError, match="resume with the same data and width"):
-        ReplayBuffers(N + 1, WIDTHS, HOSTS).load_state(told().state())
-
-
-def test_the_buffers_are_in_no_state_dict():
-    assert told().state_dict() == {}
+        buffers(records=N + 1).load(told().state())
