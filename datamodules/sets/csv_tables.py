@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, nearest
-from lightning_vfl.protocols.callback_checks import callbacks_of
+from lightning_vfl.protocols.checks import callbacks_of
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.types import Seat
 

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import Binary
 from lightning_vfl.protocols.accounts.charging import open_privacy
-from lightning_vfl.protocols.checkpoint_files import use_whole_checkpoints
 from lightning_vfl.protocols.checks import (
+    callbacks_of,
     note_large_labels,
     note_rounded_features,
     refuse_accumulation,
@@ -45,6 +45,7 @@ from lightning_vfl.protocols.checks import (
     warn_unused_rate,
 )
 from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable, refuse_solvable
+from lightning_vfl.protocols.loading import use_whole_checkpoints
 from lightning_vfl.protocols.logs import say_columns
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.model import SplitModel
@@ -257,12 +258,6 @@ def _exposure_of(module: MessageRounds, group: tuple[int, ...], schedule: Any) -
 
 
 # ---- checks of Lightning's own callbacks
-
-
-def callbacks_of(trainer: Trainer) -> list[Callback]:
-    """The callbacks of a trainer."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
-    return callbacks
 
 
 def refuse_callbacks(module: SplitModel) -> None:

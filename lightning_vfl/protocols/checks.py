@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.callbacks import BatchSizeFinder, Callback, LearningRateFinder
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
@@ -293,7 +293,7 @@ def refuse_resumed_search(trainer: Trainer) -> None:
     by_search = Path(str(trainer.ckpt_path)).name.startswith((".lr_find_", ".scale_batch_size_"))
     if by_search or trainer.state.fn != TrainerFn.FITTING:
         return
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]  # set in Trainer.__init__
+    for callback in callbacks_of(trainer):
         if isinstance(callback, LearningRateFinder | BatchSizeFinder):
             raise ConfigurationError(
                 f"{type(callback).__name__} restores the state of before its search, so that the resumed fit would "
@@ -301,9 +301,15 @@ def refuse_resumed_search(trainer: Trainer) -> None:
             )
 
 
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """The callbacks of a trainer."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
+    return callbacks
+
+
 def searches_rate(trainer: Trainer) -> bool:
     """Whether a search of a learning rate is running."""
-    return any(isinstance(callback, _LRCallback) for callback in trainer.callbacks)  # type: ignore[attr-defined]  # set in Trainer.__init__
+    return any(isinstance(callback, _LRCallback) for callback in callbacks_of(trainer))
 
 
 def warn_unused_hooks(module: nn.Module) -> None:

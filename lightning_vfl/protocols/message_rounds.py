@@ -14,19 +14,18 @@ from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.halved_top import ACTIVATIONS, HalvedTop
 from lightning_vfl.objectives import not_narrower
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols.accounts.charging import charge, joint_ids
 from lightning_vfl.protocols.build import refuse_overlap
 from lightning_vfl.protocols.checks import needed_data, refuse_blocks, refuse_other_device, refuse_several_processes
-from lightning_vfl.protocols.groups.updates import send_updates, tell_of_bottoms
-from lightning_vfl.protocols.labels import listen_at_cut, tell_of_labels
-from lightning_vfl.protocols.local_learning import learn_locally
+from lightning_vfl.protocols.groups.updates import learn_locally, send_updates, tell_of_bottoms
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.preparation import set_up_all
 from lightning_vfl.protocols.step import GivenUp, Outcome, Step
 from lightning_vfl.protocols.subtraction import in_words
-from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, contribute, contribute_some
+from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, Hear, contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.streams import seed_torch
@@ -42,7 +41,7 @@ from lightning_vfl.types import (
     mask_of,
     stage_of,
 )
-from lightning_vfl.wire import Contribution, Embeddings, Gate, LinearForms, PartyView, ServerView
+from lightning_vfl.wire import Contribution, Embeddings, Gate, LinearForms, Message, PartyView, ServerView
 
 
 class MessageRounds(SplitModel):
@@ -67,9 +66,8 @@ class MessageRounds(SplitModel):
             GivenUp: for a round that the policy or a fault gives up. ``training_step`` catches it: nobody learns.
         """
         plan = self.enter_round(batch, names)
-        if self.tap is not None:
-            tell_of_labels(self, batch, names)
-            listen_at_cut(self, batch, names)
+        if (tell := self.listener(batch.record_ids)) is not None and self.roster.active is not None:
+            self._tell_of_labels(tell, self.roster.active, batch, names)
         at_server = self.rows_at_server(batch, names, plan.roll)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, at_server)
         notes = aggregator_notes(exchange) if exchange.parties.notes else {}
@@ -83,6 +81,20 @@ class MessageRounds(SplitModel):
             gradients = self.gradients_of({m: exchange.contribution.leaves[m] for m in plan.learning})
             step = replace(step, before_optimizer=self.local_learning(batch.features, gradients))
         return Outcome(output, exchange.aggregate.value, self.with_targets(at_server), plan.learning, step)
+
+    def _tell_of_labels(self, tell: Hear, active: int, batch: VerticalBatch, names: RoundNames) -> None:
+        """What an audit hears of the labels: themselves, or what crosses the cut of a top in halves."""
+
+        def at_cut(kind: str, values: Tensor) -> None:
+            if kind == ACTIVATIONS:
+                tell(Message(kind, "parties", (), (values,), receivers=(active,), round=names))
+            else:
+                tell(Message(kind, "server", (active,), (values,), round=names))
+
+        if isinstance(self.top, HalvedTop):
+            self.top.hear = at_cut
+        elif batch.labels is not None:
+            tell(Message("labels", "server", (active,), (batch.labels,), round=names))
 
     def enter_round(self, batch: VerticalBatch, names: RoundNames) -> RoundPlan:
         """Plan a training round; count its bytes and seconds, and charge its records; ``round`` begins with it.

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.protocols.accounts.charging import one_loader, open_evaluation
 from lightning_vfl.protocols.before_fit import (
-    callbacks_of,
     check_data,
     check_settings,
     check_setup,
@@ -25,6 +24,7 @@ from lightning_vfl.protocols.before_fit import (
 )
 from lightning_vfl.protocols.books import EpochLoss
 from lightning_vfl.protocols.checks import (
+    callbacks_of,
     needed_data,
     one_optimizer,
     refuse_accumulation,
@@ -33,13 +33,12 @@ from lightning_vfl.protocols.checks import (
     refuse_other_records,
     refuse_several_loaders,
 )
-from lightning_vfl.protocols.early_build import with_networks
+from lightning_vfl.protocols.early_build import with_networks, with_party_rows
 from lightning_vfl.protocols.first_rounds import Movement, check_movement, refuse_diverged
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.loading import BOOKS, SET_UP, continue_loops, restore, save, start_again
 from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.message_rounds import MessageRounds
-from lightning_vfl.protocols.party_summary import with_party_rows
 from lightning_vfl.protocols.scores import SPLITS, Attendance, Predictions, Spread, predictions_of, warn_of_chance
 from lightning_vfl.protocols.step import GivenUp, Step
 from lightning_vfl.support import refuse_other_table

@@ -1,12 +1,12 @@
 """The base class of protocols that train in phases, the owner of the labels in the last of them."""
 
 from abc import abstractmethod
-from typing import Any
 
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.protocols.checks import callbacks_of
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.module import VFLModule
 
@@ -45,8 +45,7 @@ class PhasedVFL(VFLModule):
     @toolkit_hook
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]  # set in Trainer.__init__
-        if stage == "fit" and any(type(callback) is EarlyStopping for callback in callbacks):
+        if stage == "fit" and any(type(callback) is EarlyStopping for callback in callbacks_of(self.trainer)):
             raise ConfigurationError(
                 "EarlyStopping would count the epochs in which the owner does not learn; wrap it: class_path "
                 "DuringPhase, init_args: {phase: owner, callback: {class_path: EarlyStopping, ...}}"

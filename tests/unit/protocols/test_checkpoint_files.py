@@ -9,7 +9,7 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.plugins.io import TorchCheckpointIO
 
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.protocols.checkpoint_files import WholeCheckpoints
+from lightning_vfl.protocols.loading import WholeCheckpoints
 from tests.subjects import Blobs, same, split, trainer
 from tests.unit.test_whole_files import in_a_process
 
