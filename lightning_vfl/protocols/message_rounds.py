@@ -25,7 +25,7 @@ from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.preparation import set_up_all
 from lightning_vfl.protocols.step import GivenUp, Outcome, Step
 from lightning_vfl.protocols.subtraction import in_words
-from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, Hear, contribute, contribute_some
+from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, contribute, contribute_some
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.streams import seed_torch
@@ -41,7 +41,7 @@ from lightning_vfl.types import (
     mask_of,
     stage_of,
 )
-from lightning_vfl.wire import Contribution, Embeddings, Gate, LinearForms, Message, PartyView, ServerView
+from lightning_vfl.wire import Contribution, Embeddings, Gate, LinearForms, Message, PartyView, ServerView, Tap
 
 
 class MessageRounds(SplitModel):
@@ -66,8 +66,8 @@ class MessageRounds(SplitModel):
             GivenUp: for a round that the policy or a fault gives up. ``training_step`` catches it: nobody learns.
         """
         plan = self.enter_round(batch, names)
-        if (tell := self.listener(batch.record_ids)) is not None and self.roster.active is not None:
-            self._tell_of_labels(tell, self.roster.active, batch, names)
+        if self.tap is not None and self.roster.active is not None:
+            self._tell_of_labels(self.tap, self.roster.active, batch, names)
         at_server = self.rows_at_server(batch, names, plan.roll)
         output, exchange = self.run_round(batch, names, plan.roll, self.missing, at_server)
         notes = aggregator_notes(exchange) if exchange.parties.notes else {}
@@ -82,8 +82,9 @@ class MessageRounds(SplitModel):
             step = replace(step, before_optimizer=self.local_learning(batch.features, gradients))
         return Outcome(output, exchange.aggregate.value, self.with_targets(at_server), plan.learning, step)
 
-    def _tell_of_labels(self, tell: Hear, active: int, batch: VerticalBatch, names: RoundNames) -> None:
+    def _tell_of_labels(self, tap: Tap, active: int, batch: VerticalBatch, names: RoundNames) -> None:
         """What an audit hears of the labels: themselves, or what crosses the cut of a top in halves."""
+        tell = partial(tap.sent, ids=batch.record_ids)
 
         def at_cut(kind: str, values: Tensor) -> None:
             if kind == ACTIVATIONS:
