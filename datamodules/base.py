@@ -34,7 +34,8 @@ from .records.normalise import Normaliser, Standardise
 from .records.records import Records, Split
 from .records.records import SplitName as SplitName  # data sets import it from here
 from .records.scaling import party_states
-from .records.seated_records import SeatedFiles, SeatedRecords
+from .records.seated_records import SeatedRecords
+from .records.seated_store import SeatedStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,7 +108,7 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
     """The party that has the labels; None: the server has them."""
     copies: bool = False
     """Whether every party has the labels too."""
-    _files: SeatedFiles | None = None
+    _files: SeatedStore | None = None
     fitted: Fitted | None = None
     """What the parties have fitted to the training records, here or in the training of the model that is used."""
 
@@ -339,7 +340,7 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
         self.seat = seat
         self.labels_at = labels_at
         self.copies = copies
-        self._files = self._files_of(seat, party_names)
+        self._files = self._files_of(party_names)
 
     def own_ids(self) -> "NDArray[np.generic]":
         """(n,) sorted ids of the seat's own table, int64 or text; the file is read at this moment."""
@@ -592,11 +593,11 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
 
     # ---- inside
 
-    def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedFiles | None:
+    def _files_of(self, party_names: Sequence[str] | None) -> SeatedStore | None:
         """The files of a seat; None, the default: the data are one file. Data with ``own_files`` replace this."""
         return None
 
-    def _own_files(self) -> SeatedFiles:
+    def _own_files(self) -> SeatedStore:
         if self.seat is None:
             raise ConfigurationError(f"{type(self).__name__} has no seat yet; call take_seat first")
         if self._files is None:

@@ -9,7 +9,7 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import Name, even_shares, stream
 
-from ..records.layout import Layout, Part
+from ..records.layout import Layout, Part, flat_parts
 from .informed import InformedPartitioner, TrainingRecords
 from .uneven import refuse_too_many
 
@@ -94,8 +94,7 @@ class ColumnsByCorrelation(InformedPartitioner):
             )
         order = scores.argsort(kind="stable")
         nearest = np.abs(scores[order] - (low + self.beta * (high - low))).argmin()
-        own = _own(cuts[order[nearest]], self.parties)
-        return tuple(Part(positions, (len(positions),)) for positions in own)
+        return flat_parts(_own(cuts[order[nearest]], self.parties))
 
 
 def spearman(features: "NDArray[np.float64]") -> "Matrix":

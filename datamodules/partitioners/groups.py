@@ -57,6 +57,8 @@ class Groups(PartitionerOver):
         https://arxiv.org/abs/2305.16794, section 3.1.
     """
 
+    of_groups = False
+
     def __init__(self, partitioner: Partitioner | None, members: Sequence[int], seed: int = 0) -> None:
         if not members:
             raise ConfigurationError("members must have a number of parties for each part; got none")
@@ -69,18 +71,11 @@ class Groups(PartitionerOver):
         self.seed = seed
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        inner = self.inner
-        parts = inner.split(layout)
+        parts = super().parts(layout)
         if len(parts) != len(self.members):
             raise ConfigurationError(
-                f"members has {len(self.members)} numbers, but {type(inner).__name__} makes {len(parts)} parts; "
-                f"give one "
-                "number of parties for each part"
-            )
-        if any(len(group) > 1 for group in inner.groups(len(parts))):
-            raise ConfigurationError(
-                f"{type(inner).__name__} makes groups already, which cannot be grouped again; give all numbers in one "
-                "members"
+                f"members has {len(self.members)} numbers, but {type(self.inner).__name__} makes {len(parts)} parts; "
+                "give one number of parties for each part"
             )
         return tuple(part for part, parties in zip(parts, self.members, strict=True) for _ in range(parties))
 

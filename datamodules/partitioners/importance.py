@@ -8,7 +8,7 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
-from ..records.layout import Layout, Part
+from ..records.layout import Layout, Part, flat_parts
 from .informed import InformedPartitioner, TrainingRecords
 from .uneven import check_alpha, draw_shares, refuse_too_many, share_out
 
@@ -84,8 +84,7 @@ class ColumnsByImportance(InformedPartitioner):
         order = order[np.argsort(-importance[order], kind="stable")]
         shares = draw_shares(self.alpha, self.parties, self.seed, "columns by importance")
         owners = share_out(importance[order], shares)
-        own = [np.sort(order[owners == party]) for party in range(self.parties)]
-        return tuple(Part(positions, (len(positions),)) for positions in own)
+        return flat_parts(np.sort(order[owners == party]) for party in range(self.parties))
 
     def _importance(self, layout: Layout, training: TrainingRecords) -> "NDArray[np.float64]":
         """(F,) of every column."""

@@ -9,7 +9,6 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import stream, uniform
 
-from ..records.layout import Layout, Part
 from ..records.records import SplitName
 from .over import PartitionerOver
 from .partition import Partitioner
@@ -55,6 +54,8 @@ class MissingAtRandom(PartitionerOver):
         2025, section 5: probabilities 0, 0.1 and 0.5, or drawn from Beta(2, 2), for training and test.
     """
 
+    of_groups = False
+
     def __init__(
         self,
         partitioner: Partitioner | None = None,
@@ -80,15 +81,6 @@ class MissingAtRandom(PartitionerOver):
         self.splits = tuple(splits)
         self.by = by
         self.seed = seed
-
-    def parts(self, layout: Layout) -> tuple[Part, ...]:
-        parts = super().parts(layout)
-        if any(len(group) > 1 for group in self.inner.groups(len(parts))):
-            raise ConfigurationError(
-                f"{type(self.inner).__name__} makes groups of parties, which hold different records already; give "
-                "MissingAtRandom a partitioner without groups"
-            )
-        return parts
 
     def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":
         held = self.inner.held(split, records, parties)

@@ -34,6 +34,8 @@ class OnlyParties(PartitionerOver):
         [[0], [2]]
     """
 
+    of_groups = False
+
     def __init__(self, partitioner: Partitioner | None, there: Sequence[bool]) -> None:
         if not any(there):
             raise ConfigurationError("there of OnlyParties must keep at least one party; set one of its values to true")
@@ -50,8 +52,6 @@ class OnlyParties(PartitionerOver):
             raise ConfigurationError(
                 f"there of OnlyParties has {len(self.there)} values for {len(parts)} parties; give one for each party"
             )
-        if any(len(group) > 1 for group in self.inner.groups(len(parts))):
-            raise ConfigurationError("OnlyParties needs parties of their own columns; leave the groups of parties out")
         return tuple(parts[party] for party in self._kept)
 
     def groups(self, parties: int) -> tuple[tuple[int, ...], ...]:

@@ -25,6 +25,8 @@ class PartitionerOver(Partitioner):
     """
 
     covering: ClassVar[bool] = False  # the other partitioner checks its own promise
+    of_groups: ClassVar[bool] = True
+    """Whether the other partitioner may make groups of parties."""
 
     def __init__(self, partitioner: Partitioner | None) -> None:
         self.partitioner = partitioner
@@ -62,7 +64,13 @@ class PartitionerOver(Partitioner):
         return filled
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        return self.inner.split(layout)
+        parts = self.inner.split(layout)
+        if not self.of_groups and any(len(group) > 1 for group in self.inner.groups(len(parts))):
+            raise ConfigurationError(
+                f"{type(self.inner).__name__} makes groups of parties, and {type(self).__name__} needs parties of "
+                "their own columns; give it a partitioner without groups"
+            )
+        return parts
 
     def groups(self, parties: int) -> tuple[tuple[int, ...], ...]:
         return self.inner.groups(parties)

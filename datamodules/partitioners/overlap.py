@@ -7,7 +7,6 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
-from ..records.layout import Layout, Part
 from .over import PartitionerOver
 from .partition import Partitioner
 
@@ -50,6 +49,8 @@ class LimitedOverlap(PartitionerOver):
         shuffled and distributed evenly across all four guests."
     """
 
+    of_groups = False
+
     def __init__(
         self,
         partitioner: Partitioner | None = None,
@@ -63,16 +64,6 @@ class LimitedOverlap(PartitionerOver):
         self.aligned = aligned
         self.seed = seed
         self.only_aligned = only_aligned
-
-    def parts(self, layout: Layout) -> tuple[Part, ...]:
-        inner = self.inner
-        parts = inner.split(layout)
-        if any(len(group) > 1 for group in inner.groups(len(parts))):
-            raise ConfigurationError(
-                f"{type(inner).__name__} makes groups of parties, between which records are divided already; give "
-                "LimitedOverlap a partitioner that divides only columns"
-            )
-        return parts
 
     def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":
         inner = self.inner

@@ -19,7 +19,7 @@ from lightning_vfl.rebuildable import printed
 from lightning_vfl.streams import permutation
 from lightning_vfl.types import Roster
 
-from ..records.layout import Layout, Part
+from ..records.layout import Layout, Part, flat_parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -175,8 +175,7 @@ class ContiguousColumns(Partitioner):
         self.parties = parties
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        runs = _even(layout.size, self.parties, "columns")
-        return tuple(Part(run, (len(run),)) for run in runs)
+        return flat_parts(_even(layout.size, self.parties, "columns"))
 
 
 class RandomColumns(Partitioner):
@@ -193,8 +192,7 @@ class RandomColumns(Partitioner):
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
         order = permutation(layout.size, self.seed, "partition", "random columns")
-        runs = _even(layout.size, self.parties, "columns")
-        return tuple(Part(np.sort(order[run]), (len(run),)) for run in runs)
+        return flat_parts(np.sort(order[run]) for run in _even(layout.size, self.parties, "columns"))
 
 
 class NamedColumns(Partitioner):
@@ -217,15 +215,11 @@ class NamedColumns(Partitioner):
             raise ConfigurationError(
                 "NamedColumns needs columns with names, and these data have none; use RowStrips or Grid for images"
             )
-        owners: dict[str, list[int]] = {}
-        for position, column in enumerate(layout.columns):
-            owners.setdefault(column, []).append(position)
-            if "=" in column:
-                owners.setdefault(column.split("=", 1)[0], []).append(position)
+        owners = layout.positions_by_name()
         taken: dict[int, str] = {}
         parts = []
         for party, names in self.columns.items():
-            positions = []
+            positions: list[int] = []
             for name in names:
                 if name not in owners:
                     raise ConfigurationError(
@@ -240,14 +234,14 @@ class NamedColumns(Partitioner):
                         )
                     taken[position] = party
                     positions.append(position)
-            parts.append(Part(np.array(positions, dtype=np.int64), (len(positions),)))
+            parts.append(np.array(positions, dtype=np.int64))
         rest = [column for position, column in enumerate(layout.columns) if position not in taken]
         if rest and not self.drop_rest:
             raise ConfigurationError(
                 f"{len(rest)} columns are given to no party ({', '.join(rest[:5])}{', ...' if len(rest) > 5 else ''}); "
                 "name them or set drop_rest: true"
             )
-        return tuple(parts)
+        return flat_parts(parts)
 
 
 class RowStrips(Partitioner):

@@ -7,7 +7,7 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 
-from ..records.layout import Layout, Part
+from ..records.layout import Layout, Part, flat_parts
 from .over import PartitionerOver
 from .partition import Partitioner
 
@@ -40,6 +40,8 @@ class OverlappingColumns(PartitionerOver):
         [[0, 1], [2, 3, 1]]
     """
 
+    of_groups = False
+
     def __init__(
         self,
         partitioner: Partitioner | None = None,
@@ -59,18 +61,12 @@ class OverlappingColumns(PartitionerOver):
         self.seed = seed
 
     def parts(self, layout: Layout) -> tuple[Part, ...]:
-        inner = self.inner
-        parts = inner.split(layout)
+        parts = super().parts(layout)
         parties = len(parts)
         holders = parties if self.holders is None else self.holders
         if not 2 <= holders <= parties:
             raise ConfigurationError(
                 f"holders must be from 2 to the number of parties, which is {parties}; got {holders}"
-            )
-        if any(len(group) > 1 for group in inner.groups(parties)):
-            raise ConfigurationError(
-                f"{type(inner).__name__} makes groups of parties, which hold the same columns already; use "
-                "OverlappingColumns inside Groups instead"
             )
         if images := [part.shape for part in parts if len(part.shape) > 1]:
             raise ConfigurationError(
@@ -85,10 +81,8 @@ class OverlappingColumns(PartitionerOver):
             lacking = [party for party in order if position not in held[party]]
             for party in lacking[: max(0, holders - (parties - len(lacking)))]:
                 more[party].append(position)
-        wider = [
-            np.append(positions, np.array(extra, dtype=np.int64)) for positions, extra in zip(own, more, strict=True)
-        ]
-        return tuple(Part(positions, (len(positions),)) for positions in wider)
+        added = [np.array(extra, dtype=np.int64) for extra in more]
+        return flat_parts(np.append(positions, extra) for positions, extra in zip(own, added, strict=True))
 
     def _chosen(self, layout: Layout, held: set[int]) -> list[int]:
         """Sorted positions of the columns to share, among the columns that a party holds."""
@@ -99,15 +93,10 @@ class OverlappingColumns(PartitionerOver):
                 if position in held
             ]
             return sorted(order[: max(1, round(self.shared * len(order)))])
-        of_name: dict[str, list[int]] = {}
-        for position in sorted(held):
-            column = layout.columns[position] if layout.columns else ""
-            for name in {column, column.split("=", 1)[0]}:
-                of_name.setdefault(name, []).append(position)
-        if unknown := [name for name in self.shared if name not in of_name]:
+        of_name = {name: held.intersection(positions) for name, positions in layout.positions_by_name().items()}
+        if unknown := [name for name in self.shared if not of_name.get(name)]:
             raise ConfigurationError(
                 f"shared names column '{unknown[0]}', which no party holds; use names of columns that a party "
-                f"holds, or a "
-                "share of them"
+                "holds, or a share of them"
             )
         return sorted({position for name in self.shared for position in of_name[name]})

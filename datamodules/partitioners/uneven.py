@@ -8,7 +8,7 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import Name, permutation, stream
 
-from ..records.layout import Layout, Part
+from ..records.layout import Layout, Part, flat_parts
 from .partition import Partitioner
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class DirichletColumns(Partitioner):
         if not image:
             order = permutation(things, self.seed, "dirichlet columns", "order")
             runs = np.split(order, np.cumsum(heights)[:-1])
-            return tuple(Part(np.sort(run), (len(run),)) for run in runs)
+            return flat_parts(np.sort(run) for run in runs)
         pixels = np.arange(layout.size, dtype=np.int64).reshape(layout.shape)
         strips = np.split(pixels, np.cumsum(heights)[:-1], axis=1)
         return tuple(Part(strip.reshape(-1), strip.shape) for strip in strips)

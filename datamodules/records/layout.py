@@ -1,6 +1,7 @@
 """What one record looks like, and which of its numbers a party holds."""
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -45,6 +46,14 @@ class Layout:
         """F, the number of values in one record."""
         return prod(self.shape)
 
+    def positions_by_name(self) -> dict[str, list[int]]:
+        """Name of a column -> its position; the name before ``=`` -> the positions of all its one-hot columns."""
+        found: dict[str, list[int]] = {}
+        for position, column in enumerate(self.columns):
+            for name in dict.fromkeys((column, column.split("=", 1)[0])):
+                found.setdefault(name, []).append(position)
+        return found
+
     def name_of(self, position: int) -> str:
         """A column's name in error messages: ``column 'age'``, or ``position 17`` if columns have no names."""
         return f"column '{self.columns[position]}'" if self.columns else f"position {position}"
@@ -61,3 +70,8 @@ class Part:
 
     positions: "NDArray[np.int64]"
     shape: tuple[int, ...]
+
+
+def flat_parts(positions: "Iterable[NDArray[np.int64]]") -> tuple[Part, ...]:
+    """Parts of columns that are not images: (F_m,) positions of each party."""
+    return tuple(Part(own, (len(own),)) for own in positions)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from lightning_utilities.core.rank_zero import rank_zero_info
 
-from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.errors import ConfigurationError
 
 from .column_encoder import ColumnEncoder
-from .party_tables import listed, refuse_missing
+from .party_tables import listed, refuse_missing, refuse_unknown_parties
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -243,9 +243,8 @@ def modal_settings(
     for name, kind, by_party in (("pictures", PictureColumn, pictures), ("texts", TextSetting, texts)):
         if by_party is not None and not isinstance(by_party, Mapping):
             raise ConfigurationError(f"{name} must give a party its column, such as {{shop: review}}; got {by_party!r}")
+        refuse_unknown_parties(name, by_party or (), parties)
         for party, value in (by_party or {}).items():
-            if party not in parties:
-                raise ConfigurationError(f"{name} names party '{party}', which has no table; {nearest(party, parties)}")
             if party in settings:
                 raise ConfigurationError(f"party '{party}' is named by pictures and by texts; leave it out of one")
             settings[party] = _setting(f"{name} of party '{party}'", kind, value)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from math import isfinite
 from typing import ClassVar, Self
 
@@ -51,6 +52,14 @@ class Normaliser(ABC):
         Args:
             own: the names of the party's columns; empty: columns have no names.
             every: the names of all parties' columns.
+        """
+        return self
+
+    def of_party(self, party: str) -> "Normaliser":
+        """This normaliser in a process that knows the columns of one party alone; default: names are ignored.
+
+        Args:
+            party: its name; a column is named ``column``, or ``party.column`` if others have such a column.
         """
         return self
 
@@ -221,6 +230,7 @@ class Given(Normaliser):
                 )
         self.low = low
         self.high = high
+        self._party: str | None = None  # whose columns alone are known
 
     def within(self, bounds: Bounds | None, data: str) -> "Given":
         if self.low is not None:
@@ -235,6 +245,9 @@ class Given(Normaliser):
     def of_columns(self, own: Sequence[str], every: Sequence[str]) -> Normaliser:
         if not isinstance(self.low, Mapping):
             return self
+        pairs = _pairs(self.low, self.high)
+        if self._party is not None:  # bounds of other parties' columns are theirs to check
+            return _GivenColumns([pairs.get(f"{self._party}.{name}", pairs.get(name)) for name in own])
         if unknown := [name for name in self.low if name not in every]:
             raise ConfigurationError(
                 f"normaliser: Given names column '{unknown[0]}', which no party has; "
@@ -244,8 +257,12 @@ class Given(Normaliser):
                     else "these data have no names, so give two numbers"
                 )
             )
-        pairs = _pairs(self.low, self.high)
         return _GivenColumns([pairs.get(name) for name in own])
+
+    def of_party(self, party: str) -> "Given":
+        alone = copy(self)
+        alone._party = party
+        return alone
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Shift and scale, each (F,); they do not depend on the values of x."""
@@ -274,35 +291,6 @@ class _GivenColumns(Normaliser):
 
     def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return ((self.low + self.high) / 2).to(x.dtype), ((self.high - self.low) / 2).to(x.dtype)
-
-
-class OwnBounds(Normaliser):
-    """``Given`` bounds of named columns in a process that knows the columns of one party alone.
-
-    Args:
-        given: bounds of the columns of all parties; those of others are not looked at.
-        party: the name of the party; a column is named ``column``, or ``party.column`` if others have such a column.
-    """
-
-    fitted: ClassVar[bool] = False
-
-    def __init__(self, given: Given, party: str) -> None:
-        self.given = given
-        self.party = party
-
-    def of_columns(self, own: Sequence[str], every: Sequence[str]) -> Normaliser:
-        pairs = _pairs(self.given.low, self.given.high)
-        return _GivenColumns([pairs.get(f"{self.party}.{name}", pairs.get(name)) for name in own])
-
-    def fit(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        raise ConfigurationError("bounds of named columns need the names of the columns; see of_columns")
-
-
-def of_party(normaliser: Normaliser, party: str) -> Normaliser:
-    """The normaliser in a process that knows the columns of this party alone."""
-    if isinstance(normaliser, Given) and isinstance(normaliser.low, Mapping):
-        return OwnBounds(normaliser, party)
-    return normaliser
 
 
 def _pairs(low: float | Mapping[str, float] | None, high: float | Mapping[str, float] | None) -> dict[str, Bounds]:

@@ -463,10 +463,25 @@ def by_party(setting: str, given: str | Mapping[str, str], parties: Iterable[str
     names = list(parties)
     if isinstance(given, str):
         return dict.fromkeys(names, given)
-    if unknown := [name for name in given if name not in names]:
-        raise ConfigurationError(
-            f"{setting} names party '{unknown[0]}', which has no table; {nearest(unknown[0], names)}"
-        )
+    refuse_unknown_parties(setting, given, names)
     if wrong := [value for value in given.values() if not isinstance(value, str) or not value]:
         raise ConfigurationError(f"{setting} must be a text, or a text for each party; got {wrong[0]!r}")
     return {name: given.get(name, usual) for name in names}
+
+
+def refuse_unknown_parties(setting: str, named: Iterable[str], parties: Collection[str]) -> None:
+    """Accept names of parties that have a table.
+
+    Args:
+        setting: which names them.
+        named: the names.
+        parties: all parties.
+
+    Raises:
+        ConfigurationError: for the first other name.
+    """
+    for party in named:
+        if party not in parties:
+            raise ConfigurationError(
+                f"{setting} names party '{party}', which has no table; {nearest(str(party), parties)}"
+            )

@@ -11,7 +11,7 @@ from .auto_steps import choose_steps
 from .category_steps import OneHotCategories
 from .column_encoder import ColumnEncoder, Unseen
 from .column_steps import Reader, Step
-from .party_tables import listed
+from .party_tables import by_party, listed, refuse_unknown_parties
 from .step_chain import LeftOut, fit_chain, plain_numbers, reads_text
 from .step_settings import AUTO, Steps, read_steps
 from .steps_table import TableRow
@@ -57,7 +57,6 @@ class Preprocess:
         Raises:
             ConfigurationError: for unknown parties, and steps that cannot be read.
         """
-        parties = list(tables)
         everywhere: dict[str, Steps] = {name: (OneHotCategories(unseen),) for name in categorical}
         if not setting or setting == AUTO:
             return cls({}, everywhere, auto=setting == AUTO)
@@ -65,12 +64,9 @@ class Preprocess:
             raise ConfigurationError(
                 f"preprocess must be auto, or party: {{column: steps}}; got {setting!r}; see the page on tables"
             )
+        refuse_unknown_parties("preprocess", setting, list(tables))
         columns: dict[str, dict[str, Steps]] = {}
         for party, own in setting.items():
-            if party not in parties:
-                raise ConfigurationError(
-                    f"preprocess names party '{party}', which has no table; {nearest(str(party), parties)}"
-                )
             if own == AUTO:
                 continue
             if not isinstance(own, Mapping):
@@ -87,13 +83,9 @@ class Preprocess:
         Raises:
             ConfigurationError: for other marks and unknown parties.
         """
-        parties = list(tables)
-        marks = dict(setting) if isinstance(setting, Mapping) else dict.fromkeys(parties, setting)
+        by_name = by_party("decimal", setting, tables, "")
+        marks = {party: mark for party, mark in by_name.items() if mark}
         for party, mark in marks.items():
-            if party not in parties:
-                raise ConfigurationError(
-                    f"decimal names party '{party}', which has no table; {nearest(party, parties)}"
-                )
             if mark not in DECIMALS:
                 raise ConfigurationError(f"decimal must be '.' or ','; got '{mark}' for party '{party}'")
         return replace(self, decimals=marks)

@@ -1,7 +1,6 @@
 """The records of a stage in a process that has one seat of a federation: own features and own labels alone."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.types import Seat
 
-from .layout import Layout
 from .records import Records, VerticalRecords
 
 if TYPE_CHECKING:
@@ -112,43 +110,3 @@ def no_labels(records: int, targets: int, classes: bool) -> Tensor:
     """(N,), or (N, targets), labels that cannot be used; for classes int64, else float32."""
     shape = (records, targets) if targets else (records,)
     return poisoned(torch.empty(shape, dtype=torch.int64 if classes else torch.float32))
-
-
-class SeatedFiles(ABC):
-    """The files of one seat, for data whose parties have a file each; see ``lightning_vfl.types.SeatedData``."""
-
-    @property
-    @abstractmethod
-    def layout(self) -> Layout:
-        """The form of a record: the widths of all parties, and the names of the own columns; others are empty."""
-
-    @abstractmethod
-    def own_ids(self) -> "NDArray[np.generic]":
-        """(n,) sorted ids of the seat's table, read from the file."""
-
-    @abstractmethod
-    def split_records(self, ids_by_party: "Mapping[int, Ids]") -> "dict[str, NDArray[np.generic]]":
-        """The common ids of each split, in order."""
-
-    @abstractmethod
-    def align(self, order: "Mapping[str, Ids]", ids_by_party: "Mapping[int, Ids]") -> None:
-        """Take the ids of each split, and at the server those of the parties."""
-
-    @abstractmethod
-    def own_shape(self) -> tuple[int, ...]:
-        """The per-record shape of the party's features."""
-
-    @abstractmethod
-    def told_shapes(
-        self, shapes: Sequence[Sequence[int]], num_classes: int | None, class_names: Sequence[int | str] | None
-    ) -> None:
-        """Take the shapes of all parties, and the classes."""
-
-    @property
-    @abstractmethod
-    def labels_digest(self) -> str:
-        """What the labels of all divided records are compared by."""
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Drop what depends on the fitted values; the common order stays."""

@@ -12,10 +12,9 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.checks import callbacks_of
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.types import Seat
 
 from ..partitioners.partition import Views
 from ..record_splits import RecordSplit
@@ -27,7 +26,7 @@ from ..records.grouped_tables import check_names
 from ..records.joined_tables import TableReader, paths_of
 from ..records.modal_columns import modal_settings
 from ..records.normalise import Normaliser, Standardise, StandardiseNumbers
-from ..records.party_tables import listed
+from ..records.party_tables import listed, refuse_unknown_parties
 from ..records.preprocess import Preprocess, taken_from
 from ..records.records import Split, SplitName
 from ..records.weight_of_evidence import PUBLIC
@@ -49,18 +48,12 @@ class CSVTables(TablesOfParties):
     group hold the same columns for different records: for example shops of a chain, each with its own customers.
 
     Args:
-        tables: party -> its file, or its frame of pandas, polars or pyarrow; ``.parquet`` and ``.pq`` are Parquet, all
-            other files are read as CSV with a first row of names. Columns of a frame keep their types; a frame is
-            written into a Parquet file below ``work_dir``, which is removed at the end. The ids may be the index of a
-            pandas frame with the name of ``id_column``.
+        tables: party -> its file or frame, see ``TablesOfParties``.
         label_party: the party whose file holds the labels.
         label_column: the column of the labels; or several columns, which are true or false (task ``classification``,
             objective ``MultiLabel``) or real numbers (``regression``, objective ``Regression``).
         label_copies: parties whose files have ``label_column`` too; their copies are no features, and must agree with
             the labels of ``label_party``. Between processes, ``EnsembleVFL`` and ``LaserVFL`` need one at every party.
-        id_column: the column of the ids, of all files or party -> column (other parties: ``id``); whole numbers or
-            text.
-        data_dir: the folder in which relative file names are looked up; None: the working folder.
         task: ``classification``: labels are whole numbers or texts, numbered in sorted order, see ``classes``;
             ``regression``: labels are real numbers.
         overlap: ``inner``: only records that every party holds, or one party of every group. ``keep``: every record of
@@ -73,12 +66,8 @@ class CSVTables(TablesOfParties):
         preprocess: how columns become numbers. ``auto`` chooses by the training rows, see ``choose_steps``; party ->
             column -> steps, see ``read_steps``, where other columns are ``auto``. What is done is printed. None: all
             columns but those of ``categorical`` must be numbers, and missing values are refused.
-        separator: the character between the fields of a CSV file, of all files or party -> separator (others: a comma).
-        encoding: of the text of a CSV file, as Python names it, of all files or party -> encoding (others: ``utf-8``).
         decimal: the decimal mark, ``.`` or ``,``, of numbers as people write them, of all parties or party -> mark;
             the other mark stands for thousands. None: found in each column. Needs ``preprocess``.
-        val_share: share of the records for validation; 0: none.
-        test_share: share of the records for testing (and prediction); 0: none.
         split: a rule that divides the records: ``GivenSplit``, ``GroupedSplit``, ``TimeSplit``, ``StratifiedLabels``,
             ``Folds``; None: at random, stratified by class.
         groups: tables that form a group, each group a list of names; every other table is alone, and so is the table of
@@ -91,9 +80,6 @@ class CSVTables(TablesOfParties):
         new_records: the tables hold records that the model was not trained on: all of them are tested.
         sample_weight: a column of the label party, which is then no feature: how much a training record counts in the
             loss, numbers from 0. They are divided by their mean over the training records. Metrics are not weighted.
-        work_dir: folder on a disk in which tables are prepared column by column and mapped into memory; what is
-            written there is removed at the end. None: files of more than 512 MB together are prepared in the folder of
-            the system for temporary files, smaller ones in memory.
         pictures: party -> the column of its table that names picture files (PNG, JPEG) beside the table, or a mapping
             of ``column``, ``size`` (64) and ``colour`` (true). Its features are then pictures (C, size, size).
         texts: party -> the column of its table that is text, or a mapping of ``column``, ``words`` (10000, the most
@@ -102,8 +88,10 @@ class CSVTables(TablesOfParties):
         extra: party -> a file or frame of records that the other parties do not have, with the columns of its table; or
             the party's own table again, for its records that are not joined. They need no label, and ``Pretraining``
             alone uses them.
-        loader: further settings of ``VerticalDataModule``. Without a ``partitioner`` each table is a party; with one
-            the joined columns are divided anew (with ``inner`` only, and without ``groups``).
+        settings: ``id_column``, ``data_dir``, ``separator``, ``encoding``, ``val_share``, ``test_share`` and
+            ``work_dir`` of ``TablesOfParties``, and further settings of ``VerticalDataModule``. Without a
+            ``partitioner`` each table is a party; with one the joined columns are divided anew (with ``inner`` only,
+            and without ``groups``).
 
     A trained model takes new tables: columns in any order, and it predicts ALL their records. The label column, and a
     table that holds only labels, may be missing then. Rows without a label are predicted too.
@@ -142,29 +130,22 @@ class CSVTables(TablesOfParties):
         label_column: str | list[str],
         *,
         label_copies: Sequence[str] = (),
-        id_column: str | dict[str, str] = "id",
-        data_dir: str | Path | None = None,
         task: Literal["classification", "regression"] = "classification",
         overlap: Literal["inner", "keep"] = "inner",
         categorical: Sequence[str] = (),
         unseen: Literal["ignore", "own", "error"] = "ignore",
         preprocess: str | dict[str, Any] | None = None,
-        separator: str | dict[str, str] = ",",
-        encoding: str | dict[str, str] = "utf-8",
         decimal: str | dict[str, str] | None = None,
-        val_share: float = 0.1,
-        test_share: float = 0.2,
         split: RecordSplit | None = None,
         groups: Sequence[Sequence[str]] = (),
         public_categories: bool = False,
         label_counts: Literal["public"] | float | None = None,
         new_records: bool = False,
         sample_weight: str | None = None,
-        work_dir: str | Path | None = None,
         pictures: dict[str, Any] | None = None,
         texts: dict[str, Any] | None = None,
         extra: dict[str, Any] | None = None,
-        **loader: Any,
+        **settings: Any,
     ) -> None:
         if unseen not in list(Unseen):
             raise ConfigurationError(f"unseen '{unseen}' is unknown; use {', '.join(Unseen)}")
@@ -176,18 +157,9 @@ class CSVTables(TablesOfParties):
                     f"decimal {decimal} needs preprocess, which reads numbers; give preprocess: auto"
                 )
             self.steps = self.steps.with_decimals(decimal, tables)
-        super().__init__(
-            tables,
-            label_party,
-            id_column=id_column,
-            data_dir=data_dir,
-            separator=separator,
-            encoding=encoding,
-            val_share=val_share,
-            test_share=test_share,
-            work_dir=work_dir,
-            **loader,
-        )
+        super().__init__(tables, label_party, **settings)
+        if not self.id_columns:
+            raise ConfigurationError("CSVTables joins tables on their ids; give id_column, or use ParquetTables")
         if task not in ("classification", "regression"):
             raise ConfigurationError(f"task '{task}' is unknown; use classification or regression")
         if overlap not in ("inner", "keep"):
@@ -215,12 +187,9 @@ class CSVTables(TablesOfParties):
         self._check_counted(label_party, label_column, task)
         self.label_column = label_column
         self.label_copies = tuple(label_copies)
-        if unknown := [party for party in self.label_copies if party not in tables]:
-            raise ConfigurationError(
-                f"label_copies names '{unknown[0]}', which has no table; {nearest(unknown[0], tables)}"
-            )
+        refuse_unknown_parties("label_copies", self.label_copies, tables)
         # pictures lie beside the table that names them; those of a frame in data_dir
-        beside = {party: Path(data_dir or ".") for party, table in tables.items() if isinstance(table, Frame)}
+        beside = {party: Path(self.data_dir or ".") for party, table in tables.items() if isinstance(table, Frame)}
         self.folders = {party: path.parent for party, path in self.tables.items()} | beside
         if extra is not None and not isinstance(extra, Mapping):
             raise ConfigurationError(
@@ -231,8 +200,8 @@ class CSVTables(TablesOfParties):
             for party, table in (extra or {}).items()
         }
         self._check_extra(again)
-        more, self._extra_frames = files_of_frames(again, self.id_columns, work_dir, "extra")
-        self.extra = paths_of(more, data_dir)
+        more, self._extra_frames = files_of_frames(again, self.id_columns, self.work_dir, "extra")
+        self.extra = paths_of(more, self.data_dir)
         self.task = task
         self.overlap = overlap
         self.categorical = tuple(categorical)
@@ -379,10 +348,7 @@ class CSVTables(TablesOfParties):
 
     def _check_extra(self, extra: Mapping[str, Any]) -> None:
         """Accept extra records of parties that have a table of their own."""
-        if unknown := [party for party in extra if party not in self.id_columns]:
-            raise ConfigurationError(
-                f"extra names party '{unknown[0]}', which has no table; {nearest(unknown[0], self.id_columns)}"
-            )
+        refuse_unknown_parties("extra", extra, self.id_columns)
         if extra and (self.groups or not isinstance(self.partitioner, Views)):
             raise ConfigurationError(
                 "extra records need tables that are parties of their own; leave partitioner and groups out"
@@ -404,9 +370,8 @@ class CSVTables(TablesOfParties):
         if not others and release is not None:
             raise ConfigurationError("label_counts is for steps woe of other parties, and there are none; leave it out")
 
-    def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedTables:
-        names = self.party_names if party_names is None else party_names
-        return SeatedTables(self, seat, names, self.labels_at, self.copies)
+    def _files_of(self, party_names: Sequence[str] | None) -> SeatedTables:
+        return SeatedTables(self, self.party_names if party_names is None else party_names)
 
     @property
     def _source(self) -> PreparedTables | SeatedTables:

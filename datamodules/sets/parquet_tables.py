@@ -8,7 +8,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.types import Seat
 
 from ..partitioners.partition import Views
 from ..records.block_tables import BlockedTables, Columns
@@ -246,11 +245,10 @@ class ParquetTables(TablesOfParties):
     def _source(self) -> BlockedTables | SeatedBlocks:
         return self._tables if self._files is None else self._files
 
-    def _files_of(self, seat: Seat, party_names: Sequence[str] | None) -> SeatedBlocks:
+    def _files_of(self, party_names: Sequence[str] | None) -> SeatedBlocks:
         if self.copies:
             raise ConfigurationError("this protocol needs the labels at every party; use CSVTables with label_copies")
-        names = self.party_names if party_names is None else party_names
-        return SeatedBlocks(self, seat, names, self.labels_at, self.copies)
+        return SeatedBlocks(self, self.party_names if party_names is None else party_names)
 
     @cached_property
     def _tables(self) -> BlockedTables:

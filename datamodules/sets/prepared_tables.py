@@ -23,7 +23,7 @@ from ..records.grouped_tables import add_singles, align_columns
 from ..records.joined_tables import Joined, TableReader, TextColumns, check_label_column, join
 from ..records.layout import Layout, Part
 from ..records.modal_columns import fit_modal, located
-from ..records.normalise import Normaliser, of_party
+from ..records.normalise import Normaliser
 from ..records.number_files import MappedFile, NumberFile
 from ..records.party_tables import read_labels, read_targets, read_weights
 from ..records.records import Split, SplitName, VerticalRecords
@@ -358,7 +358,7 @@ class PreparedTables(FeatureStore):
     @property
     def _normaliser(self) -> Normaliser:
         normaliser: Normaliser = self._data.normaliser
-        return normaliser if self._party is None else of_party(normaliser, self._party[1])
+        return normaliser if self._party is None else normaliser.of_party(self._party[1])
 
     @cached_property
     def _label_counts(self) -> LabelCounts:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,16 +10,15 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
 from lightning_vfl.trained.fitted import FittedParty
-from lightning_vfl.types import RecordBlocks, Seat
+from lightning_vfl.types import RecordBlocks
 
 from ..records.block_tables import BlockedTables, Columns
 from ..records.layout import Layout
-from ..records.normalise import Normaliser, of_party
+from ..records.normalise import Normaliser
 from ..records.party_tables import kind_of, plain_ids
 from ..records.records import Split, SplitName, VerticalRecords
 from ..records.row_split import RowSplit
-from .seated_parties import refuse_features, refuse_unlike
-from .seated_store import SeatedStore
+from ..records.seated_store import SeatedStore, refuse_features, refuse_unlike
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,9 +34,7 @@ class SeatedBlocks(SeatedStore):
     Units: memory, the ids of all records, 8 bytes each if they are numbers.
     """
 
-    def __init__(self, data: Any, seat: Seat, names: Sequence[str], labels_at: int | None, copies: bool) -> None:
-        super().__init__(data, seat, names, labels_at, copies)
-        self._ids: NDArray[np.generic] | None = None  # of all records, in the order of the files
+    _ids: "NDArray[np.generic] | None" = None  # of all records, in the order of the files
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -164,7 +161,7 @@ class SeatedBlocks(SeatedStore):
         self.__dict__.pop("_tables", None)
 
     def _own_scaling(self, normaliser: Normaliser) -> tuple[Tensor, Tensor]:
-        return self._tables.fit(of_party(normaliser, str(self._name)), (), None)
+        return self._tables.fit(normaliser.of_party(str(self._name)), (), None)
 
     def _own_records(self, name: SplitName, fitted: FittedParty, ids: "NDArray[np.generic]") -> VerticalRecords:
         return self._tables.records_of(name, [fitted], None, ids)

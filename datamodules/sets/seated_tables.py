@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
 from lightning_vfl.trained.fitted import FittedParty
-from lightning_vfl.types import Seat
 
 from ..records.column_encoder import ColumnEncoder
 from ..records.column_tables import ColumnTable, some_columns
@@ -19,10 +18,9 @@ from ..records.layout import Layout
 from ..records.normalise import Normaliser
 from ..records.party_tables import plain_ids
 from ..records.records import Split, SplitName, VerticalRecords
+from ..records.seated_store import SeatedStore, refuse_features, refuse_unlike
 from ..records.told_records import ALL, ToldRecords
 from .prepared_tables import PreparedTables, columns_beside, features_beside, text_columns
-from .seated_parties import refuse_features, refuse_unlike
-from .seated_store import SeatedStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,8 +34,8 @@ class SeatedTables(SeatedStore):
     See ``SeatedStore`` for the arguments, and ``PreparedTables`` for what is done with the table.
     """
 
-    def __init__(self, data: Any, seat: Seat, names: Sequence[str], labels_at: int | None, copies: bool) -> None:
-        super().__init__(data, seat, names, labels_at, copies)
+    def __init__(self, data: Any, names: Sequence[str]) -> None:
+        super().__init__(data, names)
         paths = {} if self._table is None else {self._table: data.tables[self._table]}
         self._reader = TableReader(paths, data.id_columns, data.forms, data.work_dir)
         self._aligned: PreparedTables | None = None

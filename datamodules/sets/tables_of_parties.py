@@ -23,15 +23,16 @@ class TablesOfParties(VerticalDataModule):
             written into a Parquet file below ``work_dir``, which is removed at the end. The ids may be the index of a
             pandas frame with the name of ``id_column``.
         label_party: the party whose file holds the labels.
-        id_column: the column of the ids, of all files or party -> column (other parties: ``id``); None: the tables have
-            no ids.
+        id_column: the column of the ids, whole numbers or text, of all files or party -> column (other parties:
+            ``id``); None: the tables have no ids.
         data_dir: the folder in which relative file names are looked up; None: the working folder.
         separator: the character between the fields of a CSV file, of all files or party -> separator (others: a comma).
         encoding: of the text of a CSV file, as Python names it, of all files or party -> encoding (others: ``utf-8``).
         val_share: share of the records for validation; 0: none.
         test_share: share of the records for testing (and prediction); 0: none.
         work_dir: folder on a disk in which tables are prepared and mapped into memory; what is written there is removed
-            at the end. None: the folder of the system for temporary files.
+            at the end. None: the folder of the system for temporary files; ``CSVTables`` prepares files of at most
+            512 MB together in memory.
         loader: further settings of ``VerticalDataModule``.
     """
 
@@ -66,6 +67,7 @@ class TablesOfParties(VerticalDataModule):
         files, self._frames = files_of_frames(tables, self.id_columns or dict.fromkeys(tables, ""), work_dir)
         self.tables = paths_of(files, data_dir)
         self.forms = csv_forms(parties, separator, encoding)
+        self.data_dir = data_dir
         self.val_share = val_share
         self.test_share = test_share
         self.work_dir = work_dir

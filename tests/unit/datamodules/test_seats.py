@@ -321,7 +321,7 @@ def test_a_party_without_its_copy_of_the_labels_is_refused(tmp_path):
     data = CSVTables(paths, **settings | {"label_copies": ["bank", "shop"]})
     with pytest.raises(ConfigurationError, match="party 'telco' needs the labels in its table"):
         data.take_seat(Seat(0), PARTIES, None, True)
-    with pytest.raises(ConfigurationError, match="label_copies names 'tele', which has no table; "):
+    with pytest.raises(ConfigurationError, match="label_copies names party 'tele', which has no table; "):
         CSVTables(paths, **settings | {"label_copies": ["tele"]})
 
 

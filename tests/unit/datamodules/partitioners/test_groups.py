@@ -145,7 +145,7 @@ class Shared(Partitioner):
         ),
         (
             lambda: Groups(Groups(ContiguousColumns(2), [1, 2]), [1, 1, 1]).split(Layout((4,))),
-            "Groups makes groups already, which cannot be grouped again; give all numbers in one members",
+            "Groups makes groups of parties, and Groups needs parties of their own columns",
         ),
         (
             lambda: Groups(ContiguousColumns(2), [1, 2]).groups(2),

@@ -51,7 +51,7 @@ def test_records_and_labels_that_parties_hold_are_numbered_anew():
         (lambda: OnlyParties(ContiguousColumns(3), [True]).split(Layout((4,))), "has 1 values for 3 parties"),
         (
             lambda: OnlyParties(Groups(ContiguousColumns(2), [1, 2]), [True, True, False]).split(Layout((4,))),
-            "leave the groups of parties out",
+            "give it a partitioner without groups",
         ),
     ],
 )

@@ -105,8 +105,8 @@ def test_records_of_other_splits_are_with_everybody(split):
         ),
         (
             lambda: opened(LimitedOverlap(Groups(ContiguousColumns(2), [1, 2]), 4)),
-            "Groups makes groups of parties, between which records are divided already; give LimitedOverlap a "
-            "partitioner that divides only columns",
+            "Groups makes groups of parties, and LimitedOverlap needs parties of their own columns; give it a "
+            "partitioner without groups",
         ),
         (
             lambda: opened(LimitedOverlap(LimitedOverlap(ContiguousColumns(2), 4), 4)),

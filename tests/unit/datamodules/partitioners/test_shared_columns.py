@@ -138,7 +138,7 @@ def test_it_shares_what_is_shared_already():
         (lambda: OverlappingColumns(ContiguousColumns(2), ["age"]).split(Layout((4,))), "'age', which no party holds"),
         (
             lambda: cut(OverlappingColumns(Groups(ContiguousColumns(2), [1, 2]))),
-            "Groups makes groups of parties, which hold the same columns already; use OverlappingColumns inside Groups",
+            "Groups makes groups of parties, and OverlappingColumns needs parties of their own columns; give it",
         ),
         (
             lambda: OverlappingColumns(RowStrips(2)).split(Layout((1, 4, 4))),

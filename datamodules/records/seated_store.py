@@ -1,7 +1,7 @@
 """What one seat of a federation has of tables: features of one party, or labels, and the shapes of all parties."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,17 +15,17 @@ from lightning_vfl.trained.fitted import Fitted, FittedParty
 from lightning_vfl.types import RecordBlocks, Seat
 from lightning_vfl.wire.record_ids import as_ids
 
-from ..records.feature_stores import FeatureStore
-from ..records.layout import Layout, Part
-from ..records.normalise import Normaliser
-from ..records.records import SplitName, VerticalRecords
-from ..records.seated_records import SeatedFiles, SeatedRecords, no_labels
-from .seated_parties import check_parties
+from .feature_stores import FeatureStore
+from .layout import Layout, Part
+from .normalise import Normaliser
+from .party_tables import kind_of, listed
+from .records import SplitName, VerticalRecords
+from .seated_records import SeatedRecords, no_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..records.seated_records import Ids
+    from .seated_records import Ids
 
 _SPLITS: tuple[SplitName, ...] = ("train", "val", "test", "predict")
 
@@ -37,15 +37,14 @@ class _Shapes(NamedTuple):
     classes: tuple[int | str, ...]
 
 
-class SeatedStore(SeatedFiles, FeatureStore):
-    """The one table that a seat of a federation reads: the party's, or at the server that of the labels.
+class SeatedStore(FeatureStore):
+    """The one table that a seat of a federation reads; see ``lightning_vfl.types.SeatedData``.
+
+    It is that of the party, or at the server that of the labels.
 
     Args:
-        data: the settings, and what a trained model has fitted.
-        seat: whose table.
+        data: the settings, the seat, and what a trained model has fitted.
         names: the names of the parties, in the order of their numbers.
-        labels_at: the party that has the labels; None: the server.
-        copies: every party has the labels too.
 
     Guarantee: no other table is looked at. Features, labels, ids and their order are bit for bit those of one process
         that reads all tables.
@@ -54,14 +53,15 @@ class SeatedStore(SeatedFiles, FeatureStore):
         ConfigurationError: for parties and tables that do not agree, and settings that need several tables at once.
     """
 
-    def __init__(self, data: Any, seat: Seat, names: Sequence[str], labels_at: int | None, copies: bool) -> None:
+    def __init__(self, data: Any, names: Sequence[str]) -> None:
         self._names = tuple(names)
-        check_parties(data, seat, self._names, labels_at, copies)
+        check_parties(data, self._names)
         self._data = data
-        self._seat = seat
-        self._labels_at = labels_at
-        self._has_labels = copies or seat.party == labels_at
-        self._party = None if seat.party is None else (seat.party, self._names[seat.party])
+        self._seat: Seat = data.seat
+        self._labels_at: int | None = data.labels_at
+        self._has_labels: bool = data.has_labels
+        party = self._seat.party
+        self._party = None if party is None else (party, self._names[party])
         self._name = None if self._party is None else self._party[1]
         labels_here = self._has_labels and data.label_party in data.tables
         self._table = self._name or (data.label_party if labels_here else None)
@@ -69,6 +69,27 @@ class SeatedStore(SeatedFiles, FeatureStore):
         self._shapes: _Shapes | None = None
 
     # ---- what a kind of tables has
+
+    @abstractmethod
+    def own_ids(self) -> "NDArray[np.generic]":
+        """(n,) sorted ids of the seat's table, read from the file."""
+
+    @abstractmethod
+    def split_records(self, ids_by_party: "Mapping[int, Ids]") -> "dict[str, NDArray[np.generic]]":
+        """The common ids of each split, in order."""
+
+    @abstractmethod
+    def align(self, order: "Mapping[str, Ids]", ids_by_party: "Mapping[int, Ids]") -> None:
+        """Take the ids of each split, and at the server those of the parties."""
+
+    @property
+    @abstractmethod
+    def labels_digest(self) -> str:
+        """What the labels of all divided records are compared by."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Drop what depends on the fitted values; the common order stays."""
 
     @property
     @abstractmethod
@@ -90,6 +111,7 @@ class SeatedStore(SeatedFiles, FeatureStore):
     # ---- shapes
 
     def own_shape(self) -> tuple[int, ...]:
+        """The per-record shape of the party's features."""
         if self._seat.party is None:
             raise ConfigurationError("the server has no features, so it has no shape; ask the parties")
         (shape,) = self._own_layout.view_shapes or (self._own_layout.shape,)
@@ -98,6 +120,7 @@ class SeatedStore(SeatedFiles, FeatureStore):
     def told_shapes(
         self, shapes: Sequence[Sequence[int]], num_classes: int | None, class_names: Sequence[int | str] | None
     ) -> None:
+        """Take the shapes of all parties, and the classes."""
         plain = [tuple(shape) for shape in shapes]
         if len(plain) != len(self._names) or any(prod(shape) < 1 or not shape for shape in plain):
             raise ConfigurationError(
@@ -201,3 +224,83 @@ class SeatedStore(SeatedFiles, FeatureStore):
                 f"{self._who} does not know the parties' shapes yet; call told_shapes before setup"
             )
         return self._shapes
+
+
+def check_parties(data: Any, names: Sequence[str]) -> None:
+    """Accept a federation whose parties are those of the recipe, and settings that need one table at a time.
+
+    Raises:
+        ConfigurationError: for the first setting, party or table that is refused.
+    """
+    labels_at: int | None = data.labels_at
+    if data.groups:
+        raise ConfigurationError("groups of tables are simulated only, not between processes yet; leave groups out")
+    if repr(data.partitioner) != "Views()":
+        raise ConfigurationError(
+            f"{data.partitioner!r} divides the columns of all tables, which no process has; leave partitioner out"
+        )
+    for party in (data.seat.party, labels_at):
+        if party is not None and not 0 <= party < len(names):
+            raise ConfigurationError(f"there is no party {party} in the federation of {', '.join(names)}")
+    if data.copies and (lacking := [name for name in names if name not in (data.label_party, *data.label_copies)]):
+        raise ConfigurationError(
+            f"party '{lacking[0]}' needs the labels in its table for this protocol, and its name in label_copies"
+        )
+    holder = None if labels_at is None else names[labels_at]
+    for party, column in data.counted:
+        if party != holder:
+            raise ConfigurationError(
+                f"woe of column '{column}' of party '{party}' needs the labels, which another process has; use "
+                "another step in a federation"
+            )
+    if unknown := [name for name in names if name not in data.tables]:
+        raise ConfigurationError(
+            f"party '{unknown[0]}' of the federation has no table; tables names {', '.join(data.tables)}"
+        )
+    if others := [name for name in data.tables if name not in names and name != data.label_party]:
+        raise ConfigurationError(f"tables names '{others[0]}', which is not a party of the federation; leave it out")
+    if (wanted := tuple(name for name in data.tables if name in names)) != tuple(names):
+        raise ConfigurationError(
+            f"the parties of the federation are {', '.join(names)}, tables names {', '.join(wanted)}; write both in "
+            "the same order, each party once"
+        )
+    if labels_at is not None and names[labels_at] != data.label_party:
+        raise ConfigurationError(
+            f"the labels are at party '{names[labels_at]}', but label_party is '{data.label_party}'; use one of them "
+            "for both"
+        )
+
+
+def refuse_features(label_party: str, features: Collection[str]) -> None:
+    """Accept a table of labels that is no party of the federation.
+
+    Raises:
+        ConfigurationError: if it has features.
+    """
+    if features:
+        raise ConfigurationError(
+            f"the table of label_party '{label_party}' has the further columns {listed(features)}, but it is no party "
+            "of the federation; leave them out, or add the party"
+        )
+
+
+def refuse_unlike(ids: "Mapping[str, NDArray[np.generic]]") -> None:
+    """Accept lists of ids of one kind, in which every id is told once.
+
+    Raises:
+        ConfigurationError: for the first party with another list.
+    """
+    import pandas as pd
+
+    tables = {name: pd.Index(own) for name, own in ids.items()}
+    if not tables:
+        raise ConfigurationError("no process has told its ids; give those of the parties")
+    first = next(iter(tables))
+    for name, own in tables.items():
+        if not len(own) or own.has_duplicates:
+            raise ConfigurationError(f"party '{name}' has told {'an id twice' if len(own) else 'no ids'}; correct it")
+        if kind_of(own) != (kind := kind_of(tables[first])):
+            raise ConfigurationError(
+                f"ids of party '{name}' are {kind_of(own)} but those of party '{first}' are {kind}; write them in the "
+                "same form in all files"
+            )
