@@ -15,8 +15,8 @@ import pytest
 from PIL import ImageFile
 
 from lightning_vfl.datamodules import CIFAR10, EMNIST, MNIST, CSVTables, ImageFolderVFL, ModelNet10Views
-from lightning_vfl.datamodules.records.cifar_files import _pickled
 from lightning_vfl.datamodules.records.view_files import read_mat, read_views
+from lightning_vfl.datamodules.sets.cifar10 import _pickled
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import BYTES, PIXELS, Limited, allowed_bytes, refuse_large_table
 from lightning_vfl.simulation.trace import _read as read_trace
