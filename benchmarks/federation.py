@@ -176,9 +176,9 @@ def take_part(charter: Charter, party: int, port: int | None, secure: bool, roun
         rounds: of training.
         folder: of the keys.
     """
+    from lightning_vfl.federation.at_party import join
     from lightning_vfl.federation.connections import party_credentials
     from lightning_vfl.federation.grpc_client import Dialled
-    from lightning_vfl.federation.joining import join
     from lightning_vfl.federation.link import Link
     from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 

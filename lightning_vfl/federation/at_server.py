@@ -16,8 +16,7 @@ from lightning_vfl.federation.collecting import Collector, Uploads
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import enclosed
-from lightning_vfl.federation.told_plans import numbers, told_plan
-from lightning_vfl.federation.turns import at_of, clear_leg, turns_of
+from lightning_vfl.federation.turns import at_of, clear_leg, numbers, told_plan, turns_of
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.objectives import predictions

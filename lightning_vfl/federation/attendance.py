@@ -17,7 +17,7 @@ from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.federation.agreed import Agreed
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import read
-from lightning_vfl.federation.told_plans import numbers
+from lightning_vfl.federation.turns import numbers
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.rounds.plan import close_leg, rule_of

@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
-from lightning_vfl.federation.told_plans import numbers, told_plan
+from lightning_vfl.federation.turns import numbers, told_plan
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.rounds.plan import RoundPlan
 

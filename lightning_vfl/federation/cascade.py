@@ -18,8 +18,7 @@ from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import At, Key, Request
 from lightning_vfl.federation.letters import enclosed, read
 from lightning_vfl.federation.link import RoundClosed
-from lightning_vfl.federation.told_plans import happened, numbers
-from lightning_vfl.federation.turns import at_of
+from lightning_vfl.federation.turns import at_of, happened, numbers
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip
 from lightning_vfl.protocols.cascade.plans import EventPlan
 from lightning_vfl.protocols.cascade.protocol import trained

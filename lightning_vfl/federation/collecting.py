@@ -15,8 +15,7 @@ from lightning_vfl.federation.calls import Calls
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import Hub, Key, Request
 from lightning_vfl.federation.letters import enclosed, merged, message_of, read
-from lightning_vfl.federation.told_plans import happened, numbers
-from lightning_vfl.federation.turns import CUT
+from lightning_vfl.federation.turns import CUT, happened, numbers
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, mask_of, stage_of
 from lightning_vfl.wire import Leg, Message

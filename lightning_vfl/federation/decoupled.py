@@ -13,8 +13,7 @@ from lightning_vfl.federation.at_server import embeddings_of, to_label_holder
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.last_upload import SendsLastUpload, TakesLastUpload
 from lightning_vfl.federation.link import RoundClosed
-from lightning_vfl.federation.told_plans import numbers, plan_of
-from lightning_vfl.federation.turns import at_of
+from lightning_vfl.federation.turns import at_of, numbers, plan_of
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip
 from lightning_vfl.protocols.decoupled.collection import in_parts
 from lightning_vfl.protocols.step import Step

@@ -19,8 +19,7 @@ from lightning_vfl.federation.attendance import OUTPUTS
 from lightning_vfl.federation.collecting import Uploads
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.link import RoundClosed
-from lightning_vfl.federation.told_plans import plan_of
-from lightning_vfl.federation.turns import at_of
+from lightning_vfl.federation.turns import at_of, plan_of
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip
 from lightning_vfl.protocols.heads import mean_of_holders
 from lightning_vfl.protocols.step import Step

@@ -13,7 +13,7 @@ from lightning_vfl.federation.at_server import AtServer, embeddings_of
 from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import enclosed, message_of
-from lightning_vfl.federation.told_plans import happened, numbers, plan_of
+from lightning_vfl.federation.turns import happened, numbers, plan_of
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.decoupled.collection import in_parts
 from lightning_vfl.rounds.plan import RoundPlan

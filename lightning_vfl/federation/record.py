@@ -1,17 +1,19 @@
 """What has happened in a federation, round by round: a file from which a simulation repeats it, bit for bit."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.federation.turns import happened
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Event, Roll
+from lightning_vfl.types import Event, Roll, mask_of
 from lightning_vfl.whole_files import named
 
 COLUMNS = (
@@ -68,40 +70,33 @@ class Record:
         if not self._file.tell():  # a server that was killed before its first round has left an empty file
             self._lines.writerow(COLUMNS)
 
-    def add(self, round: int, plan: RoundPlan, learnt: Tensor | None = None) -> None:
-        """Write what has become of a round."""
+    def add(self, round: int, plan: RoundPlan, requests: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Write what has become of a round.
+
+        Args:
+            round: its number.
+            plan: what has become of it.
+            requests: of an asynchronous event: the number of the party's own event, by party.
+        """
         roll = plan.roll
-        columns = (
-            roll.called,
-            roll.included,
-            roll.responders,
-            roll.filled,
-            plan.learners if learnt is None else learnt,
-        )
+        masks = (roll.called, roll.included, roll.responders, roll.filled, plan.learners)
         for party, name in enumerate(self.names):
-            flags = [int(column[party]) for column in columns]
-            back = self.restored.pop(party, "")
-            self._lines.writerow([round, party, name, *flags, int(plan.skipped), repr(plan.seconds), back, ""])
+            flags = [int(mask[party]) for mask in masks]
+            back, request = self.restored.pop(party, ""), requests.get(party, "")
+            self._lines.writerow([round, party, name, *flags, int(plan.skipped), repr(plan.seconds), back, request])
         with named(self.path):
             self._file.flush()
         self._next = round + 1
 
     def add_event(self, event: Event, seconds: float) -> None:
         """Write an asynchronous event: who was served, with which of its batches."""
-        for party, name in enumerate(self.names):
-            flags = [int(party == event.party)] * 3 + [0, int(party == event.party)]
-            back, request = self.restored.pop(party, ""), event.request if party == event.party else ""
-            self._lines.writerow([event.number, party, name, *flags, 0, repr(seconds), back, request])
-        with named(self.path):
-            self._file.flush()
-        self._next = event.number + 1
+        served = Roll.of(mask_of([event.party], len(self.names)))
+        self.add(event.number, happened(served, seconds), {event.party: event.request})
 
     def close(self) -> None:
         """Close the file. Parties that have come back after the last round stand in lines of the round after it."""
         if self.restored and self._next:
-            for party, name in enumerate(self.names):
-                back = self.restored.pop(party, "")
-                self._lines.writerow([self._next, party, name, 0, 0, 0, 0, 0, 1, repr(0.0), back, ""])
+            self.add(self._next, happened(Roll.of(mask_of([], len(self.names))), skipped=True))
         with named(self.path):
             self._file.close()
 

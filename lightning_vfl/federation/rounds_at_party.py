@@ -16,8 +16,7 @@ from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import Seals, enclosed, merged, message_of
 from lightning_vfl.federation.link import Link, RoundClosed, fields_of
 from lightning_vfl.federation.sum_guard import SumGuard
-from lightning_vfl.federation.told_plans import numbers, plan_of
-from lightning_vfl.federation.turns import CUT, at_of, turns_of
+from lightning_vfl.federation.turns import CUT, at_of, numbers, plan_of, turns_of
 from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.protocols.accounts.charging import charge
 from lightning_vfl.protocols.place import needed

@@ -39,6 +39,7 @@ class SeatSums:
     """
 
     def __init__(self, ledger: PrivacyLedger, summed: SummedSets, parties: int) -> None:
+        self.ledger = ledger
         self.summed = summed
         self.loads = summed.loads
         self.left_out = ledger.left_out[summed.network]
@@ -51,9 +52,7 @@ class SeatSums:
             self._count(one, self._positions(one.records))
         summed.run = ledger.run
 
-    def enter(
-        self, ledger: PrivacyLedger, module: Any, stage: Stage, parties: Iterable[int], batch: VerticalBatch
-    ) -> None:
+    def enter(self, module: Any, stage: Stage, parties: Iterable[int], batch: VerticalBatch) -> None:
         """Note a sum over these parties, for the records of a batch, before it can be computed."""
         members = tuple(sorted(parties))
         if not members:
@@ -65,12 +64,12 @@ class SeatSums:
         lacking = self._latest_of(members)[positions] < enough
         if lacking.any():
             one = Sum(members, hashes[lacking], trained)
-            ledger.note_sum(self.summed.network, one, str(stage_of(stage)))
+            self.ledger.note_sum(self.summed.network, one, str(stage_of(stage)))
             self._count(one, positions[lacking])
 
-    def leave_out(self, ledger: PrivacyLedger, number: int, stage: Stage) -> None:
+    def leave_out(self, number: int, stage: Stage) -> None:
         """Note a round of which the party was left out."""
-        ledger.note_left_out(self.summed.network, number, str(stage_of(stage)))
+        self.ledger.note_left_out(self.summed.network, number, str(stage_of(stage)))
         self.left_out += 1
 
     def _count(self, one: Sum, positions: "Hashes") -> None:

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_vfl.crypto import verified
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.alignment import RollCall, align
-from lightning_vfl.federation.at_party import AtParty
+from lightning_vfl.federation.at_party import AtParty, join
 from lightning_vfl.federation.at_server import AtServer
 from lightning_vfl.federation.cascade import CascadeAtParty, CascadeAtServer
 from lightning_vfl.federation.charter import Charter, Consent
@@ -19,7 +19,6 @@ from lightning_vfl.federation.decoupled import DecoupledAtParty, DecoupledAtServ
 from lightning_vfl.federation.events import EventsAtParty, EventsAtServer
 from lightning_vfl.federation.heads import HeadsAtParty, HeadsAtServer
 from lightning_vfl.federation.hub import Hub, Request
-from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.link import Link
 from lightning_vfl.federation.one_shot import OneShotAtParty, OneShotAtServer
 from lightning_vfl.federation.reception import Reception

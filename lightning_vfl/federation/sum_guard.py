@@ -8,7 +8,6 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.seat_sums import SeatSums, network_of
-from lightning_vfl.privacy.ledger import PrivacyLedger
 from lightning_vfl.protocols.subtraction import in_words
 from lightning_vfl.types import Stage, VerticalBatch
 
@@ -45,7 +44,11 @@ class SumGuard:
         """
         if not module.wire.traits.subtractable:
             return
-        self._note(module, stage, tuple(summed), batch)
+        seat = self._seated(module)
+        if seat is None:
+            module.enter_sum(stage, tuple(summed), batch)
+        else:
+            seat.enter(module, stage, summed, batch)
         exposed = module.summed.exposed(module.roster)
         words = in_words(exposed)
         if words is None:
@@ -64,9 +67,9 @@ class SumGuard:
         """Note a round that the others may have had without this party."""
         if not module.wire.traits.subtractable:
             return
-        ledger, seat = self._seated(module)
-        if ledger is not None and seat is not None:
-            seat.leave_out(ledger, module.books.rounds[str(stage)] - 1, stage)
+        seat = self._seated(module)
+        if seat is not None:
+            seat.leave_out(module.books.rounds[str(stage)] - 1, stage)
         self.enter(module, stage, [m for m in range(module.roster.parties) if m != self.party], batch)
 
     def refuse_zeros(self, module: "SplitVFL", gradients: Sequence[Tensor]) -> None:
@@ -86,26 +89,20 @@ class SumGuard:
                 "why nothing is learnt"
             )
 
-    def _note(self, module: "SplitVFL", stage: Stage, summed: tuple[int, ...], batch: VerticalBatch) -> None:
-        ledger, seat = self._seated(module)
-        if ledger is None or seat is None:
-            module.enter_sum(stage, summed, batch)
-        else:
-            seat.enter(ledger, module, stage, summed, batch)
-
-    def _seated(self, module: "SplitVFL") -> tuple[PrivacyLedger | None, SeatSums | None]:
-        """The ledger of the seat and the sums in it; None: this party has none, so checkpoints alone keep them."""
+    def _seated(self, module: "SplitVFL") -> SeatSums | None:
+        """The sums in the ledger of the seat; None: this party has none, so checkpoints alone keep them."""
         summed = module.summed
         if not summed.network:
             summed.network = network_of(module.bottoms.parties[self.party])
         ledger = module.privacy.notes(summed.run)
         if ledger is None or module.datamodule is None:
-            return None, None
+            return None
         if self._seat is None or self._seat.loads != summed.loads:
             self._seat = SeatSums(ledger, summed, module.roster.parties)
             if self._seat.left_out:
                 rank_zero_info(f"this party was left out of {self._seat.left_out:,} rounds of this network before")
-        return ledger, self._seat
+        self._seat.ledger = ledger  # an evaluation opens it again
+        return self._seat
 
     def _limit(self, module: "SplitVFL", stage: Stage) -> int | None:
         if self.limit is not None or module.allow_embeddings_by_subtraction or module.datamodule is None:

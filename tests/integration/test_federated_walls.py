@@ -21,11 +21,11 @@ from benchmarks.hostile import UPLOAD
 from benchmarks.hostile import request as request_of
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.alignment import RollCall, align
+from lightning_vfl.federation.at_party import join
 from lightning_vfl.federation.charter import Alignment, Charter
 from lightning_vfl.federation.frames import pack, unpack, unpack_pieces
 from lightning_vfl.federation.hub import At, Hub, Key
 from lightning_vfl.federation.identity import Certificate, load, make_identity, paths
-from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.link import Link, Transport
 from lightning_vfl.federation.local import start
 from lightning_vfl.federation.reception import Reception

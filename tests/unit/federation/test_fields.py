@@ -22,7 +22,7 @@ from lightning_vfl.federation.frames import pack, unpack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.letters import read
 from lightning_vfl.federation.link import Link
-from lightning_vfl.federation.told_plans import plan_of
+from lightning_vfl.federation.turns import plan_of
 from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.types import Roster, mask_of
 from tests.examples import examples

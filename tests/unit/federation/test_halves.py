@@ -18,10 +18,10 @@ from lightning_vfl.aggregators import Concat, MaskedSum, Mean
 from lightning_vfl.callbacks import ExperimentRecord
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.agreed import Agreed
+from lightning_vfl.federation.at_party import join
 from lightning_vfl.federation.attendance import Form
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import At, Hub, Key, Request
-from lightning_vfl.federation.joining import join
 from lightning_vfl.federation.link import Link, Transport
 from lightning_vfl.federation.reception import Reception
 from lightning_vfl.federation.refusals import refuse_unfederated

@@ -1,6 +1,7 @@
 """A record of rounds gives back the plans that were written."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,10 @@ PLANS = {
 }
 
 
-def written(path, plans, **more):
+def written(path, plans):
     record = Record(path, NAMES)
     for number, plan in plans.items():
-        record.add(number, plan, **more)
+        record.add(number, plan)
     record.close()
 
 
@@ -72,7 +73,7 @@ def test_every_round_is_on_the_disk_before_the_next(tmp_path):
 
 
 def test_parties_that_learnt_may_be_told(tmp_path):
-    written(tmp_path / "events.csv", {0: PLANS[0]}, learnt=mask(0, 1, 1))
+    written(tmp_path / "events.csv", {0: replace(PLANS[0], learners=mask(0, 1, 1))})
     assert Replayed(tmp_path / "events.csv").plan(0, 1).learners.tolist() == [False, True, True]
 
 
