@@ -227,16 +227,7 @@ def align(
     if kind == Alignment.PSI:
         if seals is None:
             raise ConfigurationError("alignment: psi needs sealed channels between the parties; give seals")
-        align_privately(
-            link,
-            data,
-            seals,
-            bool(others),
-            keep,
-            lambda: link.knock("ids"),
-            normalise,
-            most=link.agreed.limits.server_ids,
-        )
+        align_privately(link, data, seals, bool(others), keep, normalise)
     else:
         with _telling(link):
             own = _own_ids(data, kind)

@@ -36,11 +36,16 @@ def written(message: Message, bits: Mapping[str, int] | None = None) -> Written:
         message: any.
         bits: by kind, the size of an integer on the wire, as the legs say it; None: as in memory.
     """
-    letter: Letter = {"kind": message.kind, "to": message.to, "senders": list(message.senders)}
-    letter["pieces"] = len(message.pieces)
-    letter["receivers"] = None if message.receivers is None else list(message.receivers)
-    letter["round"] = None if message.round is None else [str(message.round.stage), message.round.round]
-    letter["relayed"] = message.relayed
+    names, receivers = message.round, message.receivers
+    letter: Letter = {
+        "kind": message.kind,
+        "to": message.to,
+        "senders": list(message.senders),
+        "pieces": len(message.pieces),
+        "receivers": None if receivers is None else list(receivers),
+        "round": None if names is None else [str(names.stage), names.round],
+        "relayed": message.relayed,
+    }
     tensors = [piece.detach() for piece in message.pieces]
     size = (bits or {}).get(message.kind)
     sizes = [_size(piece, size) for piece in tensors]

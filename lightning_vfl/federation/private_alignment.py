@@ -12,9 +12,8 @@ the parties learn is in ``docs/guides/align.md``.
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,58 +47,13 @@ if TYPE_CHECKING:
 FEW = 1000  # ids of the server's own that a party always compares
 
 
-@dataclass(frozen=True)
-class Common:
-    """A party's common records.
-
-    Args:
-        link: to the server.
-        seals: channels to the other parties.
-        ids: (n,) this party's ids of the common records; the number of a record is its place here.
-    """
-
-    link: Link
-    seals: Seals
-    ids: "Ids"
-
-    def order(self, told: Frame) -> "dict[str, Ids]":
-        """The ids of each split, of what the server or the party with the labels tells: numbers of records.
-
-        Raises:
-            ConfigurationError: for numbers of records that are none.
-        """
-        header, tensors = told.header, list(told.tensors)
-        if "by" in header:  # sealed by the party with the labels
-            letter = _ask(self.link, "fetch", of=header["by"], what="order")
-            sealed = _open(self.seals, int(header["by"]), "order", letter)
-            tensors = list(torch.split(sealed, [len(part) for part in tensors]))
-        parts = [part.numpy() for part in tensors]
-        for part in parts:
-            if part.dtype != np.int64 or (len(part) and not 0 <= part.min() <= part.max() < len(self.ids)):
-                raise ConfigurationError(
-                    "the server sends numbers of records that do not exist; start all processes again"
-                )
-        return {str(name): self.ids[part] for name, part in zip(header["splits"], parts, strict=True)}
-
-    def tell_order(self, order: "Mapping[str, Ids]") -> None:
-        """Tell the other parties the numbers of each split's records, and the server how many each split has."""
-        rows = rows_of(order, self.ids)
-        numbers = torch.from_numpy(np.concatenate([*rows.values()]))
-        for other in self.seals.publics:
-            _ask(self.link, "give", [_seal(self.seals, other, "order", numbers)], to=other, what="order")
-        sizes = [len(part) for part in rows.values()]
-        self.link.ask(DOOR, "order", {"splits": list(rows), "sizes": sizes})
-
-
 def align_privately(
     link: Link,
     data: SeatedData,
     seals: Seals,
     draws: bool,
     keep: Path,
-    ask: Callable[[], Frame],
     normalise: tuple[Step, ...] = (),
-    most: int = 0,
 ) -> None:
     """A party's part, up to the order of its records.
 
@@ -109,9 +63,7 @@ def align_privately(
         seals: channels to the other parties.
         draws: whether this party has the labels, and draws the splits.
         keep: a file of this party alone, in which it keeps the order for when it comes back.
-        ask: asks the server for the order.
         normalise: how ids are made equal, as all have agreed.
-        most: how many ids of its own the server may have compared; 0: 1,000, or twice as many as this party has.
 
     Raises:
         ConfigurationError: if the server refuses, for lists that cannot be used, and for a party that comes back
@@ -126,18 +78,16 @@ def align_privately(
                     f"the server normalises ids by {', '.join(session.normalise) or 'nothing'}, federation.yaml says "
                     f"{', '.join(normalise) or 'nothing'}; check who runs the server"
                 )
-            common = _common(
-                link, data.own_ids(), seals, session, bool(for_server), most or max(FEW, 2 * len(data.own_ids()))
-            )
+            ids = _common_ids(link, data.own_ids(), seals, session, bool(for_server))
         except ConfigurationError as error:
             with suppress(ConfigurationError):  # the server tells the others, which would wait
                 _ask(link, "failed", why=str(error))
             raise
         if draws:
-            order = data.split_records(dict.fromkeys(others, common.ids))
-            common.tell_order(order)
+            order = data.split_records(dict.fromkeys(others, ids))
+            _tell_order(link, seals, rows_of(order, ids))
         else:
-            order = common.order(ask())
+            order = _told_order(link, seals, ids)
             data.align(order)
         _keep(keep, session, order)
         return
@@ -148,8 +98,39 @@ def align_privately(
         data.align(kept)
 
 
-def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: bool, most: int) -> Common:
-    """Mask the ids of this party, raise the lists of the others, and learn which ids are common to all."""
+def _tell_order(link: Link, seals: Seals, rows: "Mapping[str, NDArray[np.int64]]") -> None:
+    """Tell the other parties the numbers of each split's records, and the server how many each split has."""
+    numbers = torch.from_numpy(np.concatenate([*rows.values()]))
+    for other in seals.publics:
+        _ask(link, "give", [_seal(seals, other, "order", numbers)], to=other, what="order")
+    link.ask(DOOR, "order", {"splits": list(rows), "sizes": [len(part) for part in rows.values()]})
+
+
+def _told_order(link: Link, seals: Seals, ids: "Ids") -> "dict[str, Ids]":
+    """The ids of each split, of what the server or the party with the labels tells: numbers of records.
+
+    Raises:
+        ConfigurationError: for numbers of records that are none.
+    """
+    told = link.knock("ids")
+    header, tensors = told.header, list(told.tensors)
+    if "by" in header:  # sealed by the party with the labels
+        letter = _ask(link, "fetch", of=header["by"], what="order")
+        sealed = _open(seals, int(header["by"]), "order", letter)
+        tensors = list(torch.split(sealed, [len(part) for part in tensors]))
+    parts = [part.numpy() for part in tensors]
+    for part in parts:
+        if part.dtype != np.int64 or (len(part) and not 0 <= part.min() <= part.max() < len(ids)):
+            raise ConfigurationError("the server sends numbers of records that do not exist; start all processes again")
+    return {str(name): ids[part] for name, part in zip(header["splits"], parts, strict=True)}
+
+
+def _common_ids(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: bool) -> "Ids":
+    """Mask the ids of this party, raise the lists of the others, and learn which ids are common to all.
+
+    Returns:
+        (n,) this party's ids of the common records; the number of a record is its place here.
+    """
     me, parties = seals.party, len(seals.publics) + 1
     if len(session.parties) != parties + 1:
         raise ConfigurationError(f"the server tells a ring of {len(session.parties) - 1} parties, not {parties}")
@@ -170,6 +151,7 @@ def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: 
         what = f"list {owner} hop {hop}"
         given = _open(seals, before, what, _ask(link, "fetch", of=before, what=what))
         hand_on(owner, hop + 1, _raised(given, secret, f"party {session.parties[owner]}"))
+    most = link.agreed.limits.server_ids or max(FEW, 2 * len(ids))
     shuffle = _raise_for_server(link, seals, secret, parties, most) if for_server else None
     places = _only(_ask(link, "places")).numpy()
     if not are_places(places, len(ids)):
@@ -182,7 +164,8 @@ def _common(link: Link, ids: "Ids", seals: Seals, session: Session, for_server: 
                 "the server asks for records that are not the common ones; check who runs the server"
             )
         _ask(link, "give", [torch.from_numpy(shuffle[asked])], to=SERVER, what="places of the server")
-    return Common(link, seals, ids[secret.order[places]])
+    common: Ids = ids[secret.order[places]]
+    return common
 
 
 def _keep(path: Path, session: Session, order: "Mapping[str, Ids]") -> None:

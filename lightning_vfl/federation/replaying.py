@@ -144,9 +144,7 @@ class Replay(Callback):
             if moment is None:
                 optimizer.state.pop(parameter, None)
             else:
-                optimizer.state[parameter] = {
-                    name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in moment.items()
-                }
+                optimizer.state[parameter] = deepcopy(moment)
 
 
 class _State(NamedTuple):

@@ -71,11 +71,9 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     names = tuple(party.name for party in charter.parties)
     reception = Reception(names, {"injected": run.injected}, lambda party, hello: _wrong(run, hub, party, hello))
     run.take_seat(Seat(None))
-    roll_call = (
-        RollCall(run.data, names, charter.alignment, run.model.active, charter.normalise)
-        if run.data.own_files
-        else None
-    )
+    roll_call: RollCall | None = None
+    if run.data.own_files:
+        roll_call = RollCall(run.data, names, charter.alignment, run.model.active, charter.normalise)
 
     def greet(request: Request) -> bytes | None:
         met = reception.answer(request)
@@ -90,10 +88,8 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
         joining = len(reception.hellos) < len(names)
         peers = dict(zip(names, hub.peers(), strict=True))
         if joining:
-            peers = {
-                name: replace(one, awaited=number not in reception.hellos)
-                for number, (name, one) in enumerate(peers.items())
-            }
+            away = {name for number, name in enumerate(names) if number not in reception.hellos}
+            peers = {name: replace(peer, awaited=name in away) for name, peer in peers.items()}
         phase = "joining" if joining else "over" if hub.over else "running"
         waited = time() - started if joining else hub.waited()
         name = charter.server.name
@@ -154,28 +150,22 @@ def take_part(run: Run, name: str, new_ledger_after: str = "") -> None:
         server = {charter.server.name: transport.server(awaited=waited is not None)}
         return State(charter.federation, name, started, phase, waited, server, **counts(run.model, link.seconds))
 
+    def sign(public: bytes) -> bytes:
+        return run.identity.signer.sign(SIGNED, charter.digest, party, public)
+
+    def check(other: int, public: bytes, signature: bytes) -> None:
+        pinned = charter.parties[other]
+        if not verified(pinned.certificate.public, signature, SIGNED, charter.digest, other, public):
+            raise ConfigurationError(
+                f"the key for sealed messages of party {pinned.name} is not signed by its certificate, so somebody has "
+                "replaced it on the way; check who runs the server"
+            )
+
     try:
         with exported(name), watched(seat, state):
             run.take_seat(Seat(party))
-            hello = {
-                **run.about(),
-                "recipe": dict(run.recipe),
-                "rounds": run.rounds,
-                "process": transport.process.hex(),
-            }
-
-            def sign(public: bytes) -> bytes:
-                return run.identity.signer.sign(SIGNED, charter.digest, party, public)
-
-            def check(other: int, public: bytes, signature: bytes) -> None:
-                if not verified(
-                    charter.parties[other].certificate.public, signature, SIGNED, charter.digest, other, public
-                ):
-                    raise ConfigurationError(
-                        f"the key for sealed messages of party {charter.parties[other].name} is not signed by its "
-                        "certificate, so somebody has replaced it on the way; check who runs the server"
-                    )
-
+            more = {"recipe": dict(run.recipe), "rounds": run.rounds, "process": transport.process.hex()}
+            hello = {**run.about(), **more}
             place = join(_places(run.model)[1], link, party, charter.digest, hello, run.injected, sign, check)
             place.least_members = seat.least_members
             if isinstance(place, RoundsAtParty):
