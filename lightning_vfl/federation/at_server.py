@@ -25,7 +25,7 @@ from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.rounds.exchange import decoded
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows, mask_of
 from lightning_vfl.wire import Aggregate, Leg, Message, ServerView
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ class AtServer(Place):
         if self.injected:
             roll = planned or Roll.everyone(parties)
             return Planned(self.hub, at, form, roll, parties if self.all_answer else needed)
-        nobody = torch.zeros_like(self.calls.called)
-        roll = Roll(self.calls.called.clone(), nobody, nobody, nobody)
+        nobody = mask_of([], parties)
+        roll = Roll(mask_of(self.calls.called, parties), nobody, nobody, nobody)
         rule = None if unhurried else module.waiting
         return Seen(self.hub, at, form, roll, needed, policy if trains else Exclude(), rule)
 
@@ -173,27 +173,27 @@ class AtServer(Place):
             if uploads.messages or self.injected:
                 break
             self.calls.retries += 1  # a party was lost on the way: those that are there evaluate the batch again
-            self.calls.call_next(at, uploads.roll.called)
+            self.calls.call_next(at, numbers(uploads.roll.called))
             self.calls.end(at, (), told_plan(uploads.plan(skipped=True, legs=1)))
             names = module.next_round()
         self.evaluated += 1
         output = self.joined_output(module, batch, names, uploads)
         self.labels = uploads.labels
-        included = uploads.roll.included
+        included = uploads.roll.included_parties
         predicts = names.stage == Stage.PREDICT
         if predicts:  # the file of predictions names those that took part
-            some_away = bool((roll.included & ~included).any()) or batch.present is not None
+            some_away = not {*roll.included_parties} <= {*included} or batch.present is not None
             parties = uploads.roll.holders(output, batch.present)
             module.attendance = TookPart(parties, module.answers(parties)) if some_away else None
         self.calls.call_next(at, included)
         header = {**self.calls.standing("go"), "final": True}
-        for party in numbers(included):
+        for party in included:
             if module.labels_stay and party == module.roster.active:
                 self.answer(party, at, uploads, *enclosed(to_label_holder(module, output, names), header))
             else:
                 told = self._predictions_for(module, party, output) if predicts and self.tells_predictions else ()
                 self.answer(party, at, uploads, header, told)
-        self.calls.end(at, numbers(included), told_plan(uploads.plan(skipped=False)))
+        self.calls.end(at, included, told_plan(uploads.plan(skipped=False)))
         return nothing() if module.labels_stay else output
 
     def answer(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.frames import pack
 from lightning_vfl.federation.hub import At, Hub, Key, Request
-from lightning_vfl.federation.turns import numbers, told_plan
+from lightning_vfl.federation.turns import told_plan
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.rounds.plan import RoundPlan
+from lightning_vfl.types import mask_of
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.module import VFLModule
@@ -40,7 +40,7 @@ class Calls:
         self.hub = hub
         self.injected = injected
         self.reconnect = reconnect
-        self.called = torch.ones(hub.parties, dtype=torch.bool)
+        self.called = frozenset(range(hub.parties))
         self.keyed: dict[str, tuple[int, ...]] = {}  # by stage: the parties that have the keys of its rounds
         self.retries = 0  # batches of the evaluation that is going on that were lost and are evaluated again
         self.metrics: Mapping[str, float] = {}  # of the latest evaluation
@@ -76,7 +76,7 @@ class Calls:
         if not self.enough:
             self._await_enough(at)
         # for parties that do not know yet that they are called
-        there = filter(self.hub.stays, numbers(self.called))
+        there = filter(self.hub.stays, self.called)
         self.hub.post_to_all(there, Key(at, -1), self.standing("go"))
         self._begun = self.called
         self.hub.close(at, self._closed)  # wakes those that have waited for this round
@@ -93,7 +93,7 @@ class Calls:
 
     @contextmanager
     def ending(
-        self, at: At, plan: RoundPlan, answered: Collection[int], in_step: Tensor | None = None
+        self, at: At, plan: RoundPlan, answered: Collection[int], in_step: Collection[int] | None = None
     ) -> Iterator[dict[str, Any]]:
         """End a round: the block answers some parties, and then everybody else who waits is told what has become of it.
 
@@ -103,9 +103,9 @@ class Calls:
             at: the round.
             plan: what has become of it.
             answered: the parties that the block answers.
-            in_step: (M,) bool, the parties that need not wait to come in; None: those that were included.
+            in_step: the parties that need not wait to come in; None: those that were included.
         """
-        self.call_next(at, plan.roll.included if in_step is None else in_step)
+        self.call_next(at, plan.roll.included_parties if in_step is None else in_step)
         told = told_plan(plan)
         yield {**self.standing("go"), "plan": told}
         self.end(at, answered, told)
@@ -128,20 +128,21 @@ class Calls:
                 self.hub.post(party, waiting.key, self.standing("go"))
         self.hub.close(At(at.round, at.stage, at.batch + 1), self._closed)
 
-    def call_next(self, at: At, learnt: Tensor) -> None:
+    def call_next(self, at: At, learnt: Collection[int]) -> None:
         """Decide who is called in the round after this one; before the answers of this one are sent."""
         if self.injected:
             return
-        comes, stay = [], torch.tensor([self.hub.stays(party) for party in range(self.hub.parties)])
-        for party, has_learnt in enumerate((learnt & stay).tolist()):
+        stay = set(filter(self.hub.stays, range(self.hub.parties)))
+        following = stay & {*learnt}
+        for party in filter(self.hub.present, range(self.hub.parties)):
             waiting = self.hub.waiting(party)
-            waits = waiting is not None and (waiting.say == "ready" or waiting.key.at >= at)
-            comes.append(has_learnt or (waits and self.hub.present(party)))
-        following = torch.tensor(comes)
-        fresh, self.called = following & ~(self.called & stay), following
-        for party in numbers(fresh):
+            if waiting is not None and (waiting.say == "ready" or waiting.key.at >= at):
+                following.add(party)
+        fresh = following - (self.called & stay)
+        self.called = frozenset(following)
+        for party in fresh:
             self._admit(party)
-        self.hub.call_upon(numbers(following))
+        self.hub.call_upon(following)
         self.enough = self._suffice()
 
     # ---- what parties are told
@@ -150,7 +151,7 @@ class Calls:
         """The header of an answer: ``go`` or ``closed``, and where the server stands."""
         told = {
             "at": list(self.last),
-            "called": numbers(self.called),
+            "called": sorted(self.called),
             "enough": self.enough,
             "counts": self._counts,
             "keyed": self.keyed,
@@ -170,13 +171,13 @@ class Calls:
         party, process = request.party, self.hub.process(request.party)
         before, at = self._told.get(party, (None, self.last))
         follows = before == process and request.key.at >= at  # it has come as far as it was told
-        awaited = bool(self._begun[party]) and self.hub.stays(party)
+        awaited = party in self._begun and self.hub.stays(party)
         if request.say == "ready" and follows and self.holds and not (awaited or self.hub.over):
             return None
         self._told[party] = process, self.last
         header = self.standing("closed")
         if not self.hub.stays(party):  # another process of this party was called
-            header["standing"]["called"] = [one for one in header["standing"]["called"] if one != party]
+            header["standing"]["called"] = sorted(self.called - {party})
         if request.say == "metrics":
             header["metrics"] = self.metrics
         return pack(header)
@@ -194,8 +195,9 @@ class Calls:
             for party in range(self.hub.parties):
                 waiting = self.hub.waiting(party)
                 if not self.hub.stays(party):
-                    self.called = self.called & (torch.arange(self.hub.parties) != party)
-                if not self.called[party] and waiting is not None and waiting.say == "ready" and waiting.key.at <= at:
+                    self.called -= {party}
+                waits = waiting is not None and waiting.say == "ready" and waiting.key.at <= at
+                if waits and party not in self.called:
                     self._admit(party)
             self.enough = self._suffice()
             return self.enough or None
@@ -211,7 +213,8 @@ class Calls:
 
     def _can_make_a_round(self, module: "VFLModule", policy: MissingPolicy) -> bool:
         """Whether the parties that are called are enough for a round."""
-        there = module.wire.takes_part(self.called, self.called, module.roster)
+        called = mask_of(self.called, self.hub.parties)
+        there = module.wire.takes_part(called, called, module.roster)
         if not there.any() or int(there.sum()) < module.wire.needed(module.roster.parties):
             return False
         if module.roster.active is not None and not there[module.roster.active]:  # nobody else has the labels
@@ -220,9 +223,9 @@ class Calls:
 
     def _admit(self, party: int) -> None:
         """Call a party that was away; it has no keys of any stage, so that all keys are renewed."""
-        self.called = self.called | (torch.arange(self.hub.parties) == party)
+        self.called |= {party}
         self.hub.call_upon((party,))
         self.keyed = {stage: tuple(m for m in held if m != party) for stage, held in self.keyed.items()}
 
     def _present(self) -> list[int]:
-        return [party for party in range(self.hub.parties) if self.hub.present(party)]
+        return list(filter(self.hub.present, range(self.hub.parties)))

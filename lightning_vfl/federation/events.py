@@ -76,8 +76,9 @@ class EventsAtServer(AtServer):
         clock = module.clock.seconds
 
         def send_back(grad: Tensor) -> None:
-            self.hub.call_upon(range(self.hub.parties))  # no process has keys, so a new one may come at once
-            self.calls.call_next(upload.key.at, torch.ones_like(self.calls.called))  # all that are present
+            everybody = range(self.hub.parties)
+            self.hub.call_upon(everybody)  # no process has keys, so a new one may come at once
+            self.calls.call_next(upload.key.at, everybody)  # all that are present
             told = {**self.calls.standing("go"), "number": event.number, "clock": clock}
             self.hub.post(upload.party, upload.key, told, [module.pack_answer(grad, batch.record_ids, event)])
 

@@ -17,7 +17,7 @@ from lightning_vfl.federation.turns import happened, numbers, plan_of
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.decoupled.collection import in_parts
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, VerticalBatch, mask_of
 from lightning_vfl.wire import Message
 
 Keep = Callable[[Tensor, tuple[Tensor, ...]], Message | None]
@@ -74,7 +74,7 @@ class TakesLastUpload(AtServer):
     def pass_by(self, module: Any, at: At, names: RoundNames) -> None:
         """Go through a round in which no message is sent."""
         self.calls.close(module, at)
-        self.note(names, happened(Roll.of(torch.zeros_like(self.calls.called))))
+        self.note(names, happened(Roll.of(mask_of([], self.hub.parties))))
 
     def end(self, names: RoundNames, at: At, plan: RoundPlan) -> None:
         """Answer all parties after the first turn of a round, and call those of the next round."""

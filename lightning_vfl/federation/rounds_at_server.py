@@ -17,7 +17,7 @@ from lightning_vfl.federation.collecting import Uploads
 from lightning_vfl.federation.frames import pack_alike
 from lightning_vfl.federation.hub import At, Key, Request
 from lightning_vfl.federation.letters import enclosed
-from lightning_vfl.federation.turns import CUT, at_of, turns_of
+from lightning_vfl.federation.turns import CUT, at_of, numbers, turns_of
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.step import Step
@@ -69,7 +69,7 @@ class RoundsAtServer(AtServer):
             module.enter_plan(plan, batch, names, rows)
             self.note(names, plan)
         if aggregate is None:
-            with self.calls.ending(at, plan, (), in_step=uploads.roll.called):
+            with self.calls.ending(at, plan, (), in_step=numbers(uploads.roll.called)):
                 return Step(None)
         module.books.enter_corrected(aggregate.corrected)
         ended = plan
