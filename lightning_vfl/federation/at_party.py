@@ -13,7 +13,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.at_server import metrics_of
 from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import At, Key
-from lightning_vfl.federation.letters import Seals, enclosed, for_receiver, message_of, written
+from lightning_vfl.federation.letters import Seals, enclosed, for_receiver, message_of
 from lightning_vfl.federation.link import Link, RoundClosed
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS
@@ -133,10 +133,14 @@ class AtParty(Place):
         message: Message,
         view: PartyView,
         key: Key,
-        header: Mapping[str, Any],
         labels: Tensor | None = None,
+        part: str = "upload",
+        **more: Any,
     ) -> tuple[list[Message], Frame]:
-        """Send a message to peers; everybody's messages for this party, its own included, and the server's answer."""
+        """Send a message to peers; everybody's messages for this party, its own included, and the server's answer.
+
+        ``part``: of the round; ``more``: further lines of the header.
+        """
         if self.link.standing.joins != self._joins and self.seals.fetch is not None:
             self._joins = self.link.standing.joins
             self.seals.learn(self.seals.fetch())
@@ -144,10 +148,10 @@ class AtParty(Place):
         receivers = range(m) if message.receivers is None else message.receivers
         called = [party for party in receivers if view.called[party] or self.injected]
         sealed = self.seals.seal(message, m, called, bits) if message.senders else {}
-        letter = written(replace(message, pieces=(), alongside=None)).header
-        tensors = [*sealed.values()] if labels is None else [labels, *sealed.values()]
-        about = {**header, "sealed": list(sealed), "message": letter, "labels": labels is not None}
-        frame = self.ask(key, "tell", about, tensors)
+        own = [] if labels is None else [labels]
+        header = {"part": part, **more, "sealed": list(sealed), "labels": labels is not None}
+        header, _, _ = enclosed(replace(message, pieces=(), alongside=None), header)
+        frame = self.ask(key, "tell", header, [*own, *sealed.values()])
         if frame.header.get("final"):
             return [], frame
         heard = self.opened(module, frame)

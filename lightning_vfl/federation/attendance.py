@@ -250,8 +250,8 @@ class Form:
         part = "cut" if leg.kind == GRADIENTS else "upload"
         if header.get("part") != part or not isinstance(letter, dict):
             return f"'{request.say}', '{leg.kind}' was planned"
-        if letter["kind"] != leg.kind or letter["to"] != leg.to or letter["senders"] != [party]:
-            told = (letter["kind"], letter["to"], letter["senders"])
+        told = letter["kind"], letter["to"], letter["senders"]
+        if told != (leg.kind, leg.to, [party]):
             return f"'{told[0]}' to {told[1]} of parties {told[2]}, '{leg.kind}' to {leg.to} was planned"
         if letter["relayed"] != (leg.kind in RELAYED):
             return f"'{leg.kind}' with relayed: {letter['relayed']}"

@@ -131,7 +131,7 @@ class CascadeAtParty(AtParty):
         with torch.no_grad():
             embedding = bottoms.one(self.party, batch.features[self.party])
         message = self.message(EMBEDDINGS, "peers", embedding[None], names, receivers=(active,))
-        heard, frame = self.tell_peers(module, message, view, Key(at, 0), {"part": "upload"})
+        heard, frame = self.tell_peers(module, message, view, Key(at, 0))
         last = Key(at, 1)
         if self.party == active:
             self._take_top(module, frame)

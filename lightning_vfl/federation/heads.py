@@ -119,7 +119,7 @@ class HeadsAtParty(AtParty):
         loss = module.loss_of(self.party, leaves, batch, module.subsets(batch, view.names))
         sent, grads, parameters = differentiated(loss, leaves, module.parameters())
         message = self.message(GRADIENTS, "peers", torch.stack(sent), view.names)
-        told, _ = self.tell_peers(module, message, view, Key(at, 1), {"part": "upload", "loss": loss.item()})
+        told, _ = self.tell_peers(module, message, view, Key(at, 1), loss=loss.item())
         back = [self.opened_piece(module, one, embedding.shape) for one in told]
         return answered((torch.stack(back).sum(0), *grads), (embedding, *parameters))
 
@@ -128,7 +128,7 @@ class HeadsAtParty(AtParty):
         parties = range(module.roster.parties)
         piece = embedding.detach().expand(len(parties), *embedding.shape)
         message = self.message(EMBEDDINGS, "peers", piece, view.names)
-        told, _ = self.tell_peers(module, message, view, Key(at, 0), {"part": "upload"})
+        told, _ = self.tell_peers(module, message, view, Key(at, 0))
         heard = {one.senders[0]: self.opened_piece(module, one, embedding.shape) for one in told}
         h = tuple(heard[party] if party in heard else torch.zeros_like(embedding) for party in parties)
         return h, Roll.of(mask_of(heard, len(parties)))

@@ -190,7 +190,7 @@ class RoundsAtParty(AtParty):
             memories[stage] = opening.empty_memory(view)
         memory = memories[stage]
         for message in opening.open(memory, view):
-            heard, _ = self.tell_peers(module, message, view, key, {"part": "open", "renew": bool(view.renew)})
+            heard, _ = self.tell_peers(module, message, view, key, part="open", renew=bool(view.renew))
             key = key._replace(turn=key.turn + 1)
             memory = opening.accept(memory, _joined(message, heard), view)
         memories[stage] = memory
@@ -223,7 +223,7 @@ class RoundsAtParty(AtParty):
         """Send a leg that is not the last; what the party hears after it, or the last answer of the round."""
         received: Message | None = None
         if message.to == "peers":
-            told, frame = self.tell_peers(module, message, view, key, {"part": "upload"}, labels)
+            told, frame = self.tell_peers(module, message, view, key, labels)
             received = _joined(message, told)
         else:
             frame = self.tell_server(module, message, view.rows.total, key, labels)
@@ -284,7 +284,7 @@ class RoundsAtParty(AtParty):
         offers = setup.offer(records, memory, view)
         while True:
             mine = next(offers, None) or Message("nothing", "peers", (), (), round=names)
-            heard, frame = self.tell_peers(module, mine, view, key, {"part": "setup"})
+            heard, frame = self.tell_peers(module, mine, view, key, part="setup")
             for one in heard:
                 memory = setup.accept(memory, one, view)
             (over,) = fields_of(frame, "over")
