@@ -1,7 +1,6 @@
 """One party's part of synchronous rounds."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -101,12 +100,14 @@ class RoundsAtParty(AtParty):
         if plan is None and module.aggregator.accounting is not None:
             # a party charges its upload before it sends it, whatever becomes of the round
             charge(module, Roll.of(called), called, batch)
-        played, behind = None, Learnt()
-        with suppress(RoundClosed):
+        behind = Learnt()
+        try:
             played = self._play(module, batch, names, Key(at, 0), called, None if plan is None else plan.roll)
             if played is not None and self.has_last_half(module):
                 gradient, behind = self._learn_behind(module, batch, names, played.answer)
                 played = played._replace(answer=self._tell_cut(module, gradient, names, at))
+        except RoundClosed:
+            played = None
         if plan is None and self.link.told is not None:
             told = plan_of(self.link.told, module.roster.parties)
             fewer = not torch.equal(told.roll.included, called)  # in a smaller sum each is hidden by less noise
