@@ -9,8 +9,8 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 
 from .column_encoder import Unseen, tell_unseen
-from .column_steps import Reader, TextFill
-from .number_steps import Strategy, describe_fill, refuse_cells
+from .column_steps import Reader, Step
+from .number_steps import Strategy, describe_fill, nothing_to_impute, refuse_cells
 from .one_hot import as_known, one_hot
 from .party_tables import by_text
 
@@ -43,8 +43,8 @@ def _refuse_missing(column: "pd.Series[Any]", party: str) -> None:
 
 
 @dataclass(frozen=True)
-class FillText(TextFill):
-    """Missing cells are replaced by one text.
+class FillText(Step):
+    """Missing cells are replaced by one text before they are read as numbers.
 
     Args:
         strategy: ``most_frequent`` or ``constant``.
@@ -62,19 +62,18 @@ class FillText(TextFill):
     fitted: str = ""
 
     def fit(self, column: "pd.Series[Any]", party: str) -> Self:
+        """This step, fitted to the training rows of the column."""
         if self.strategy is Strategy.CONSTANT:
             return replace(self, fitted=str(self.value))
         from sklearn.impute import SimpleImputer  # 0.5 s, where it is used
 
         if column.isna().all():
-            raise ConfigurationError(
-                f"column '{column.name}' of party '{party}' has no value in any training record, so impute: "
-                f"{self.strategy} has nothing to use; leave it out (drop), or use impute: constant"
-            )
+            raise nothing_to_impute(self.strategy, str(column.name), party)
         texts = texts_of(column.dropna()).astype(object)[:, None]
         return replace(self, fitted=str(SimpleImputer(strategy="most_frequent").fit(texts).statistics_[0]))
 
     def fill(self, column: "pd.Series[Any]") -> "pd.Series[Any]":
+        """The column without missing cells."""
         import pandas as pd
 
         missing = column.isna()

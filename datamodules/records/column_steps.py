@@ -52,21 +52,6 @@ class Step(ABC):
         return {"step": type(self).__name__, **plain}
 
 
-class TextFill(Step, ABC):
-    """A step that fills in missing cells before they are read as numbers."""
-
-    indicator: bool
-    """Whether a column of 0 and 1 says which cells were missing."""
-
-    @abstractmethod
-    def fit(self, column: "pd.Series[Any]", party: str) -> Self:
-        """This step, fitted to the training rows of the column."""
-
-    @abstractmethod
-    def fill(self, column: "pd.Series[Any]") -> "pd.Series[Any]":
-        """The column without missing cells."""
-
-
 class Reader(Step, ABC):
     """A step that reads the cells of a column as numbers."""
 

@@ -124,10 +124,7 @@ class Fill(NumberStep):
         if self.strategy is Strategy.CONSTANT:
             return replace(self, fitted=(float(self.value or 0.0),) * numbers.shape[1])
         if np.isnan(numbers).all(0).any():
-            raise ConfigurationError(
-                f"column '{column}' of party '{party}' has no value in any training record, so impute: "
-                f"{self.strategy} has nothing to use; leave it out (drop), or use impute: constant"
-            )
+            raise nothing_to_impute(self.strategy, column, party)
         if self.strategy is Strategy.MEDIAN:  # as scikit-learn, which sorts masked arrays for it
             return replace(self, fitted=tuple(np.nanmedian(numbers, axis=0).tolist()))
         from sklearn.impute import SimpleImputer  # 0.5 s, where it is used
@@ -202,6 +199,14 @@ class Quantile(NumberStep):
 
     def taken(self) -> str:
         return "quantiles"
+
+
+def nothing_to_impute(strategy: Strategy, column: str, party: str) -> ConfigurationError:
+    """The error for a column without a value in any training record."""
+    return ConfigurationError(
+        f"column '{column}' of party '{party}' has no value in any training record, so impute: {strategy} has nothing "
+        "to use; leave it out (drop), or use impute: constant"
+    )
 
 
 def describe_fill(strategy: Strategy, value: object, indicator: bool) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from .category_steps import FillText, OneHotCategories, OrdinalCategories
 from .column_encoder import ColumnEncoder
-from .column_steps import NumberStep, Reader, Step, TextFill, fields_of
+from .column_steps import NumberStep, Reader, Step, fields_of
 from .date_steps import DatePart, DateParts
 from .number_steps import Fill, Log, Quantile, ReadBooleans, ReadNumbers, refuse_cells
 from .weight_of_evidence import WeightOfEvidence
@@ -43,7 +43,7 @@ class Chain(ColumnEncoder):
     """
 
     column: str
-    filling: TextFill | None
+    filling: FillText | None
     reader: Reader
     after: tuple[NumberStep, ...] = ()
     seen: tuple[tuple[float, float], ...] = ()
@@ -187,13 +187,13 @@ def fit_chain(
     Raises:
         ConfigurationError: for cells that a step cannot use, and for steps that need labels which are not here.
     """
-    filling: TextFill | None = None
+    filling: FillText | None = None
     reader: Reader = ReadNumbers()
     after: list[NumberStep] = []
     gaps = column.isna().to_numpy()
     numbers: NDArray[np.float64] = np.empty((0, 0))
     for step in steps:
-        if isinstance(step, TextFill):
+        if isinstance(step, FillText):
             filling = step.fit(column, party)
             column = filling.fill(column)
         elif isinstance(step, Reader):
@@ -219,7 +219,7 @@ def chain_of(state: Mapping[str, Any]) -> Chain:
     kinds = {kind.__name__: kind for kind in STEPS}
     steps = [kinds[one["step"]](**fields_of(one)) for one in state["steps"]]
     (reader,) = (step for step in steps if isinstance(step, Reader))
-    filling = next((step for step in steps if isinstance(step, TextFill)), None)
+    filling = next((step for step in steps if isinstance(step, FillText)), None)
     after = tuple(step for step in steps if isinstance(step, NumberStep))
     seen = tuple((low, high) for low, high in state.get("seen", ()))
     return Chain(state["column"], filling, reader, after, seen, state.get("missing"))
