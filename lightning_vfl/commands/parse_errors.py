@@ -109,18 +109,11 @@ def cause_of(error: Exception) -> str:
     return inner[1] if inner else text
 
 
-def _command(found: re.Match[str], error: ParserError) -> str:
-    return unknown_command(found[1])
-
-
-def _no_command(found: re.Match[str], error: ParserError) -> str:
-    return no_command()
-
-
 def _unknown_setting(found: re.Match[str], error: ParserError) -> str:
+    *_, setting = found.groups()
     if error.classes:
-        return error.where + unknown_setting(found[1], error.classes[-1])
-    return _unknown_key(found[1], error)
+        return error.where + unknown_setting(setting, error.classes[-1])
+    return _unknown_key(".".join(found.groups()), error)
 
 
 def _unknown_with_numbers(found: re.Match[str], error: ParserError) -> str | None:
@@ -132,12 +125,6 @@ def _unknown_with_numbers(found: re.Match[str], error: ParserError) -> str | Non
     kind = class_at(error.classes[-1])
     unknown = [name for name in settings if kind is not None and name not in settings_of(kind)]
     return error.where + unknown_setting(unknown[0], error.classes[-1]) if unknown else None
-
-
-def _unknown_in_group(found: re.Match[str], error: ParserError) -> str:
-    if error.classes:
-        return error.where + unknown_setting(found[2], error.classes[-1])
-    return _unknown_key(f"{found[1]}.{found[2]}", error)
 
 
 def _unknown_key(key: str, error: ParserError) -> str:
@@ -160,14 +147,6 @@ def _unknown_setting_of_made(found: re.Match[str], error: ParserError) -> str:
 
 def _setting_without_class(setting: str, error: ParserError) -> str:
     return f"{error.where}'{setting}' is set, but no class is; name the class first (--{error.keys} CLASS)"
-
-
-def _unknown_class(found: re.Match[str], error: ParserError) -> str:
-    return error.where + unknown_class(found[1], error.keys.rpartition(".")[2])
-
-
-def _no_number(found: re.Match[str], error: ParserError) -> str:
-    return f"{error.where}'{found[1]}' is not a number"
 
 
 def _required(found: re.Match[str], error: ParserError) -> str:
@@ -219,19 +198,10 @@ def _no_collection(found: re.Match[str], error: ParserError) -> str:
     return f"{error.where}{value} is given, but the setting is {wanted}"
 
 
-def _no_module(found: re.Match[str], error: ParserError) -> str:
-    where = "neither installed nor in the current folder"
-    return f"{error.where}the module {found[1]} is {where}; correct the name, or install its package"
-
-
 def _no_attribute(found: re.Match[str], error: ParserError) -> str:
     module, name = found.groups()
     known = [key for key, value in vars(sys.modules[module]).items() if isinstance(value, type)]
     return f"{error.where}the module {module} has no class {name}; {nearest(name, known, 'correct the name')}"
-
-
-def _no_subclass(found: re.Match[str], error: ParserError) -> str:
-    return f"{error.where}{found[1]} is not derived from {found[2]}; name a class that is"
 
 
 def _abstract(found: re.Match[str], error: ParserError) -> str | None:
@@ -247,8 +217,8 @@ def _as_it_is(found: re.Match[str], error: ParserError) -> str:
 
 
 _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], ...] = (
-    (r"invalid choice: '([^']+)'", _command),
-    (r'expected "subcommand" to be one of .+ not provided', _no_command),
+    (r"invalid choice: '([^']+)'", lambda found, error: unknown_command(found[1])),
+    (r'expected "subcommand" to be one of .+ not provided', lambda found, error: no_command()),
     (
         r"(\w+)\] expects a function or a callable class: Option '([^']+)' is not accepted\. Got value: "
         r"Namespace\(.*?class_path='([^']+)'",
@@ -256,10 +226,15 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
     ),
     (r"Option '([^']+)' is not accepted", _unknown_setting),
     (r"Key must be a string, got: (\d+)", _unknown_with_numbers),
-    (r"Group '([^']*)' does not accept (?:nested key|option) '([^']+)'", _unknown_in_group),
-    (r"Expected a <class 'float'>\s+- Expected a dot import path string: (\S+)", _no_number),
-    (r"Expected a dot import path string: (\S+)", _unknown_class),
-    (r"[Uu]nexpected import path format: (\S+)", _unknown_class),
+    (r"Group '([^']*)' does not accept (?:nested key|option) '([^']+)'", _unknown_setting),
+    (
+        r"Expected a <class 'float'>\s+- Expected a dot import path string: (\S+)",
+        lambda found, error: f"{error.where}'{found[1]}' is not a number",
+    ),
+    (
+        r"(?:Expected a dot import path string|[Uu]nexpected import path format): (\S+)",
+        lambda found, error: error.where + unknown_class(found[1], error.keys.rpartition(".")[2]),
+    ),
     (r"the following arguments are required: (.+?)(?=\. Got value: |\n|$)", _required),
     (r"[Uu]nrecognized arguments: (.+)", _unknown_option),
     (r"Expected a typing\.Literal\[([^\]]+)\]\. Got value: (.+)", _none_of_words),
@@ -268,10 +243,19 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
         _no_collection,
     ),
     (r"Expected an instantiatable class, but (\S+) is abstract", _abstract),
-    (r"No module named '([^']+)'", _no_module),
+    (
+        r"No module named '([^']+)'",
+        lambda found, error: (
+            f"{error.where}the module {found[1]} is neither installed nor in the current folder; correct the name, or "
+            "install its package"
+        ),
+    ),
     (r"(Expected a <class '(?!NoneType|collections)[^>]+>\.? ?Got value: .+)", _as_it_is),
     (r"(Multiple subclasses with name .+)", _as_it_is),
-    (r"Import path (\S+) does not correspond to a subclass of (\w+)", _no_subclass),
+    (
+        r"Import path (\S+) does not correspond to a subclass of (\w+)",
+        lambda found, error: f"{error.where}{found[1]} is not derived from {found[2]}; name a class that is",
+    ),
     (r"module '(\S+)' has no attribute '(\w+)'", _no_attribute),
     (r"((?:Unable to import|module '\S+' has no attribute|cannot import) ?.+)", _as_it_is),
 )
