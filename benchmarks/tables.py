@@ -35,9 +35,9 @@ def work():
 READ = """
 import pandas
 from lightning_vfl.datamodules.records.party_tables import CSVForm
-from lightning_vfl.datamodules.records.table_files import read_table
+from lightning_vfl.datamodules.records.table_files import TableSource
 def work():
-    return [read_table(Path(path), party, "id", CSVForm()) for party, path in tables.items()]
+    return [TableSource(Path(path), party, "id").read() for party, path in tables.items()]
 """
 SCIKIT = """
 import pandas, sklearn.compose, sklearn.impute, sklearn.pipeline, sklearn.preprocessing, torch

@@ -13,7 +13,7 @@ from lightning_vfl.errors import ConfigurationError
 from .column_tables import ColumnTable, MemoryTable
 from .grouped_tables import refuse_shared_ids
 from .party_tables import CSVForm, PartyTable, common_ids, kind_of, listed, plain_ids
-from .table_files import read_table, store_table
+from .table_files import TableSource
 from .work_folders import WorkFolder, work_folder
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class TableReader:
             if self._text is not None:  # records of the reading before may still use its folder
                 self.__dict__.pop("work", None)
             self._text = text
-            self._tables = {party: self._read(party, *text[party]) for party in self.paths}
+            self._tables = {party: self._read(party, text[party]) for party in self.paths}
             check_kinds(self._tables)
         return self._tables
 
@@ -153,11 +153,9 @@ class TableReader:
         self._tables = None
         return tables
 
-    def _read(self, party: str, text: tuple[str, ...] | None, no_codes: tuple[str, ...] | None) -> ColumnTable:
-        about = (self.paths[party], party, self._id_columns[party], self._forms[party], text)
-        if self.work is None:
-            return MemoryTable(read_table(*about, no_codes))
-        return store_table(*about, self.work.path, no_codes)
+    def _read(self, party: str, text: TextColumns) -> ColumnTable:
+        source = TableSource(self.paths[party], party, self._id_columns[party], self._forms[party], *text)
+        return MemoryTable(source.read()) if self.work is None else source.store(self.work.path)
 
 
 def check_kinds(tables: "Mapping[str, PartyTable]") -> None:

@@ -1,7 +1,8 @@
 """Read the CSV or Parquet file of a party into memory, or into a table whose columns stay on the disk."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from .code_columns import coded_columns
 from .column_tables import StoredTable
 from .parquet_file import ParquetFile
 from .party_tables import (
+    CSV,
     PARQUET,
     CSVForm,
     canonical_ids,
@@ -45,109 +47,197 @@ class _Kind(StrEnum):
     TEXTS = "str"
 
 
-def read_table(
-    path: Path,
-    party: str,
-    id_column: str,
-    form: CSVForm,
-    text: Iterable[str] | None = (),
-    no_codes: Collection[str] | None = None,
-) -> "pd.DataFrame":
-    """The party's table with its checked ids as the index.
+@dataclass(frozen=True)
+class TableSource:
+    """The file of a party's table, and how it is read.
 
     Args:
         path: the file; ``.parquet`` and ``.pq`` are Parquet, all others are CSV with a first row of names.
         party: the name of the party, for errors.
-        id_column: the column of the ids, which keep their text unless all are whole numbers as usually written.
+        id_column: the column of the ids, which keep their text unless all are whole numbers as usually written; None:
+            the file has no ids.
         form: how a CSV file is written.
         text: columns of a CSV file to read as text; None: all.
         no_codes: columns that are not read as text if they have codes such as 007; None: no column is.
 
     Guarantee: a CSV file is opened once.
-
-    Raises:
-        ConfigurationError: if the file cannot be read or holds more than ``lightning_vfl.limits`` allows for its size,
-            or its ids are missing, repeated or neither text nor whole numbers.
     """
-    import pandas as pd  # 0.5 s, where it is used
 
-    with readable(path, party):
-        if path.suffix in PARQUET:
-            refuse_large_table(path)
-            table = ParquetFile(path, party).table()
-        else:
-            with TextFile(path) as file:
-                table = _read_csv(file, party, id_column, form, _texts(file, form, text, no_codes))
-    check_id_column(table, path, party, id_column)
-    ids = check_ids(canonical_ids(table.pop(id_column)), path, party)
-    return table.set_axis(pd.Index(ids))
+    path: Path
+    party: str
+    id_column: str | None
+    form: CSVForm = CSV
+    text: Collection[str] | None = ()
+    no_codes: Collection[str] | None = None
 
+    def read(self) -> "pd.DataFrame":
+        """The table with its checked ids as the index.
 
-def store_table(
-    path: Path,
-    party: str,
-    id_column: str,
-    form: CSVForm,
-    text: Iterable[str] | None,
-    folder: Path,
-    no_codes: Collection[str] | None = None,
-    rows: int = _ROWS,
-) -> StoredTable:
-    """The party's table on the disk; see ``read_table``, whose columns and ids it has.
+        Raises:
+            ConfigurationError: if the file cannot be read or holds more than ``lightning_vfl.limits`` allows for its
+                size, or its ids are missing, repeated or neither text nor whole numbers.
+        """
+        with readable(self.path, self.party):
+            if self.path.suffix in PARQUET:
+                refuse_large_table(self.path)
+                table = ParquetFile(self.path, self.party).table()
+            else:
+                with TextFile(self.path) as file:
+                    table = self._read_csv(file)
+        self._check_id_column(table)
+        return table.set_axis(self._index(table.pop(str(self.id_column))))
 
-    Args:
-        path: the file; a Parquet file is used as it is, a CSV file is copied into a Parquet file column by column.
-        party: the name of the party, for errors.
-        id_column: the column of the ids.
-        form: how a CSV file is written.
-        text: columns of a CSV file to read as text; None: all.
-        folder: where the copy is stored.
-        no_codes: columns that are not read as text if they have codes such as 007; None: no column is.
-        rows: how many rows of a CSV file are in memory together.
+    def store(self, folder: Path, rows: int = _ROWS) -> StoredTable:
+        """The table on the disk, with the columns and ids that ``read`` gives.
 
-    Units: memory, the ids, and so many rows.
-    Guarantee: every column has the values and the type that ``read_table`` gives. Types of a CSV file are those of the
-        whole file: if a later row has another type than the rows before it, the file is read once more.
+        A Parquet file is used as it is; a CSV file is copied into a Parquet file column by column.
 
-    Raises:
-        ConfigurationError: as ``read_table``.
-    """
-    import pandas as pd  # 0.5 s, where it is used
+        Args:
+            folder: where the copy is stored.
+            rows: how many rows of a CSV file are in memory together.
 
-    if path.suffix in PARQUET:
-        with readable(path, party):
-            refuse_large_table(path)
-    file = parquet_file(path, party, id_column, form, text, folder, no_codes, rows)
-    check_id_column(file.columns, path, party, id_column)
-    index = pd.Index(check_ids(canonical_ids(file.column(id_column)), path, party))
-    return StoredTable(file, index, [name for name in file.columns if name != id_column])
+        Units: memory, the ids, and so many rows.
+        Guarantee: every column has the values and the type that ``read`` gives. Types of a CSV file are those of the
+            whole file: if a later row has another type than the rows before it, the file is read once more.
 
+        Raises:
+            ConfigurationError: as ``read``.
+        """
+        if self.path.suffix in PARQUET:
+            with readable(self.path, self.party):
+                refuse_large_table(self.path)
+        file = self.parquet(folder, rows)
+        self._check_id_column(file.columns)
+        index = self._index(file.column(str(self.id_column)))
+        return StoredTable(file, index, [name for name in file.columns if name != self.id_column])
 
-def parquet_file(
-    path: Path,
-    party: str,
-    id_column: str | None,
-    form: CSVForm,
-    text: Iterable[str] | None,
-    folder: Path,
-    no_codes: Collection[str] | None = None,
-    rows: int = _ROWS,
-) -> ParquetFile:
-    """The party's file, or if it is a CSV file its copy; see ``store_table``.
+    def parquet(self, folder: Path, rows: int = _ROWS) -> ParquetFile:
+        """The file, or the copy of a CSV file, whose ids are whole numbers if all are written as these usually are.
 
-    Args:
-        id_column: the column of the ids, which are whole numbers in the copy if all are written as these usually are,
-            else texts; None: the file has no ids.
+        Raises:
+            ConfigurationError: if the file cannot be read, and for a CSV file without the column of ids.
+        """
+        if self.path.suffix in PARQUET:
+            return ParquetFile(self.path, self.party)
+        place = folder / f"{quote(self.party, safe='')}.parquet"
+        with readable(self.path, self.party), TextFile(self.path) as file:
+            self._copy_csv(file, place, rows)
+        return ParquetFile(place, self.party)
 
-    Raises:
-        ConfigurationError: if the file cannot be read, and for a CSV file without the column of ids.
-    """
-    if path.suffix in PARQUET:
-        return ParquetFile(path, party)
-    place = folder / f"{quote(party, safe='')}.parquet"
-    with readable(path, party), TextFile(path) as file:
-        _copy_csv(file, party, id_column, form, _texts(file, form, text, no_codes), place, rows)
-    return ParquetFile(place, party)
+    # ---- inside
+
+    def _check_id_column(self, names: "Collection[str] | pd.DataFrame") -> None:
+        check_id_column(names, self.path, self.party, str(self.id_column))
+
+    def _index(self, ids: "pd.Series[Any]") -> "pd.Index[Any]":
+        import pandas as pd  # 0.5 s, where it is used
+
+        index: pd.Index[Any] = pd.Index(check_ids(canonical_ids(ids), self.path, self.party))
+        return index
+
+    @property
+    def _ids(self) -> list[str]:
+        return [] if self.id_column is None else [self.id_column]
+
+    def _names(self, file: TextFile) -> list[str]:
+        """The names of a CSV file's columns, which must differ; pandas would call the second ``name.1``.
+
+        Raises:
+            ConfigurationError: for a name that two columns have.
+        """
+        import pandas as pd
+
+        options = {**csv_options(self.form), "header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
+        with csv_warnings():
+            first = pd.read_csv(file.content(), **options).iloc[0]
+        names = first[first != ""].str.strip()
+        if names.duplicated().any():
+            name = names[names.duplicated()].iloc[0]
+            raise ConfigurationError(
+                f"{self.path} of party '{self.party}' has {int((names == name).sum())} columns called '{name}', of "
+                "which one may be a copy of the other; give each column its own name"
+            )
+        return [name or f"Unnamed: {place}" for place, name in enumerate(first.tolist())]
+
+    def _texts(self, file: TextFile) -> list[str] | None:
+        """The columns to read as text, with those of codes; None: all."""
+        if self.text is None or self.no_codes is None:
+            return None if self.text is None else list(self.text)
+        return [*self.text, *coded_columns(file, self.form, self.no_codes)]
+
+    def _read_csv(self, file: TextFile) -> "pd.DataFrame":
+        """The table of a CSV file; its types are those of the whole file."""
+        import pandas as pd
+
+        text, spaces = self._texts(file), _has_spaces(file, self.form)
+        options = {**csv_options(self.form, spaces), **missing_cells(self._names(file), self._ids)}
+        types: Any = str if text is None else dict.fromkeys((*text, *self._ids), str)
+        with csv_warnings():
+            try:
+                table: pd.DataFrame = pd.read_csv(file.content(), dtype=types, low_memory=True, **options)
+            except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
+                table = pd.read_csv(file.content(), dtype=types, low_memory=False, **options)
+        return table
+
+    def _copy_csv(self, file: TextFile, place: Path, rows: int) -> None:
+        """Copy all columns into a Parquet file."""
+        text, names = self._texts(file), self._names(file)
+        if self.id_column is not None:
+            self._check_id_column(names)
+        fixed = set(names if text is None else text).intersection(names).difference(self._ids)
+        kinds = dict.fromkeys(fixed, _Kind.TEXTS)
+        copied = self._copy_as(file, names, kinds, place, rows)
+        # if a later row has another kind of cells, kinds are now those of all rows
+        if not copied and not self._copy_as(file, names, kinds, place, rows):
+            raise ValueError("the file has changed while it was read")
+
+    def _copy_as(self, file: TextFile, names: list[str], kinds: dict[str, _Kind], place: Path, rows: int) -> bool:
+        """Copy the columns, if all rows of a column have one kind of cells, which may be known; else find all kinds.
+
+        Args:
+            file: the file.
+            names: of all columns.
+            kinds: column -> what its cells are read as; kinds are added and changed.
+            place: the Parquet file to write.
+            rows: how many rows are in memory together.
+
+        Returns:
+            Whether the columns are copied.
+        """
+        import pyarrow.parquet as pq
+
+        types = {name: str(kind) for name, kind in kinds.items() if kind in (_Kind.TEXTS, _Kind.PARTLY)}
+        types |= dict.fromkeys(self._ids, str(_Kind.TEXTS))
+        writer, changed = None, False
+        try:
+            with self._chunks(file, rows, dtype=types, **missing_cells(names, self._ids)) as chunks:
+                for chunk in chunks:
+                    for name in self._ids:
+                        numbers = canonical_ids(chunk[name])
+                        if numbers.dtype == np.int64 and kinds.get(name) != _Kind.TEXTS:
+                            chunk[name] = numbers
+                    for name in map(str, chunk):
+                        kind = _kind_of(chunk[name])
+                        known = kinds.setdefault(name, kind)
+                        kinds[name] = _together(known, kind)
+                        changed |= kinds[name] is not known
+                    if changed:
+                        continue
+                    table = _arrow(chunk, kinds)
+                    writer = writer or pq.ParquetWriter(place, table.schema, compression="none", use_dictionary=False)
+                    writer.write_table(table)
+        finally:
+            if writer is not None:
+                writer.close()
+        return not changed
+
+    @contextmanager
+    def _chunks(self, file: TextFile, rows: int, **options: Any) -> "Iterator[Iterator[pd.DataFrame]]":
+        import pandas as pd
+
+        options |= csv_options(self.form, _has_spaces(file, self.form))
+        with csv_warnings(), pd.read_csv(file.content(), low_memory=False, chunksize=rows, **options) as chunks:
+            yield iter(chunks)
 
 
 @contextmanager
@@ -170,50 +260,6 @@ def readable(path: Path, party: str) -> Iterator[None]:
         ) from error
 
 
-def _names_of(file: TextFile, party: str, form: CSVForm) -> list[str]:
-    """The names of a CSV file's columns, which must differ; pandas would call the second ``name.1``.
-
-    Raises:
-        ConfigurationError: for a name that two columns have.
-    """
-    import pandas as pd
-
-    options = {**csv_options(form), "header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
-    with csv_warnings():
-        first = pd.read_csv(file.content(), **options).iloc[0]
-    names = first[first != ""].str.strip()
-    if names.duplicated().any():
-        name = names[names.duplicated()].iloc[0]
-        raise ConfigurationError(
-            f"{file.path} of party '{party}' has {int((names == name).sum())} columns called '{name}', of which one "
-            "may be a copy of the other; give each column its own name"
-        )
-    return [name or f"Unnamed: {place}" for place, name in enumerate(first.tolist())]
-
-
-def _texts(
-    file: TextFile, form: CSVForm, text: Iterable[str] | None, no_codes: Collection[str] | None
-) -> list[str] | None:
-    """The columns to read as text, with those of codes; None: all."""
-    if text is None or no_codes is None:
-        return None if text is None else list(text)
-    return [*text, *coded_columns(file, form, no_codes)]
-
-
-def _read_csv(file: TextFile, party: str, id_column: str, form: CSVForm, text: list[str] | None) -> "pd.DataFrame":
-    """The table of a CSV file; its types are those of the whole file."""
-    import pandas as pd
-
-    options = {**csv_options(form, _has_spaces(file, form)), **missing_cells(_names_of(file, party, form), [id_column])}
-    types: Any = str if text is None else dict.fromkeys((*text, id_column), str)
-    with csv_warnings():
-        try:
-            table: pd.DataFrame = pd.read_csv(file.content(), dtype=types, low_memory=True, **options)
-        except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
-            table = pd.read_csv(file.content(), dtype=types, low_memory=False, **options)
-    return table
-
-
 def _has_spaces(file: TextFile, form: CSVForm) -> bool:
     """Whether a field may begin with a blank; looking for it makes pandas' reader 40 % slower.
 
@@ -233,67 +279,6 @@ def _has_spaces(file: TextFile, form: CSVForm) -> bool:
     return False
 
 
-def _copy_csv(
-    file: TextFile, party: str, id_column: str | None, form: CSVForm, text: list[str] | None, place: Path, rows: int
-) -> None:
-    """Copy all columns into a Parquet file."""
-    names = _names_of(file, party, form)
-    ids = [] if id_column is None else [id_column]
-    if id_column is not None:
-        check_id_column(names, file.path, party, id_column)
-    fixed = set(names if text is None else text).intersection(names).difference(ids)
-    kinds = dict.fromkeys(fixed, _Kind.TEXTS)
-    copied = _copy_as(file, form, ids, names, kinds, place, rows)
-    # if a later row has another kind of cells, kinds are now those of all rows
-    if not copied and not _copy_as(file, form, ids, names, kinds, place, rows):
-        raise ValueError("the file has changed while it was read")
-
-
-def _copy_as(
-    file: TextFile, form: CSVForm, ids: list[str], names: list[str], kinds: dict[str, _Kind], place: Path, rows: int
-) -> bool:
-    """Copy the columns, if all rows of a column have one kind of cells, which may be known; else find all kinds.
-
-    Args:
-        file: the file.
-        form: how a CSV file is written.
-        ids: the columns of ids.
-        names: of all columns.
-        kinds: column -> what its cells are read as; kinds are added and changed.
-        place: the Parquet file to write.
-        rows: how many rows are in memory together.
-
-    Returns:
-        Whether the columns are copied.
-    """
-    import pyarrow.parquet as pq
-
-    types = {name: str(kind) for name, kind in kinds.items() if kind in (_Kind.TEXTS, _Kind.PARTLY)}
-    types |= dict.fromkeys(ids, str(_Kind.TEXTS))
-    writer, changed = None, False
-    try:
-        with _chunks(file, form, rows, dtype=types, **missing_cells(names, ids)) as chunks:
-            for chunk in chunks:
-                for name in ids:
-                    numbers = canonical_ids(chunk[name])
-                    if numbers.dtype == np.int64 and kinds.get(name) != _Kind.TEXTS:
-                        chunk[name] = numbers
-                for name in map(str, chunk):
-                    kind = _kind_of(chunk[name])
-                    known = kinds.setdefault(name, kind)
-                    kinds[name] = _together(known, kind)
-                    changed |= kinds[name] is not known
-                if changed:
-                    continue
-                table = _arrow(chunk, kinds)
-                writer = writer or pq.ParquetWriter(place, table.schema, compression="none", use_dictionary=False)
-                writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()
-    return not changed
-
-
 def _arrow(chunk: "pd.DataFrame", kinds: Mapping[str, _Kind]) -> "pa.Table":
     import pyarrow as pa
 
@@ -309,15 +294,6 @@ def _arrow(chunk: "pd.DataFrame", kinds: Mapping[str, _Kind]) -> "pa.Table":
         cells = chunk[name].astype(np.float64) if of_numbers else chunk[name]
         arrays[name] = pa.array(cells, type=types.get(kinds[name], pa.float64()), from_pandas=True)
     return pa.table(arrays)
-
-
-@contextmanager
-def _chunks(file: TextFile, form: CSVForm, rows: int, **options: Any) -> "Iterator[Iterator[pd.DataFrame]]":
-    import pandas as pd
-
-    options |= csv_options(form, _has_spaces(file, form))
-    with csv_warnings(), pd.read_csv(file.content(), low_memory=False, chunksize=rows, **options) as chunks:
-        yield iter(chunks)
 
 
 def _kind_of(column: "pd.Series[Any]") -> _Kind:

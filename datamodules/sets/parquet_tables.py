@@ -16,7 +16,7 @@ from ..records.parquet_file import ParquetFile, check_lengths
 from ..records.records import Split, SplitName
 from ..records.repeated_ids import check_ids
 from ..records.row_split import RowSplit
-from ..records.table_files import parquet_file
+from ..records.table_files import TableSource
 from ..records.work_folders import WorkFolder
 from .seated_blocks import SeatedBlocks
 from .tables_of_parties import TablesOfParties
@@ -175,9 +175,9 @@ class ParquetTables(TablesOfParties):
         for party in self.tables if self._files is None else self._files.reads:
             ids = self.id_columns.get(party)
             no_codes = [self.label_column] if ids is None else [ids, self.label_column]
-            about = (self.tables[party], party, ids, self.forms[party])
             # codes such as 007 become text, which is no feature
-            files[party] = parquet_file(*about, text=(), folder=self._work.path, no_codes=no_codes)
+            source = TableSource(self.tables[party], party, ids, self.forms[party], (), no_codes)
+            files[party] = source.parquet(self._work.path)
         check_lengths(list(files.values()))
         return files
 

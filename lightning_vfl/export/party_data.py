@@ -17,7 +17,7 @@ from lightning_vfl.datamodules.records.new_records import NewRecords
 from lightning_vfl.datamodules.records.number_files import NumberFile
 from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, listed, plain_ids
 from lightning_vfl.datamodules.records.step_chain import Chain
-from lightning_vfl.datamodules.records.table_files import read_table, store_table
+from lightning_vfl.datamodules.records.table_files import TableSource
 from lightning_vfl.datamodules.records.work_folders import WorkFolder
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.manifest import Manifest, PartyHalf
@@ -200,12 +200,13 @@ def read_party(
     stepped = any(not isinstance(encoder, Chain) or len(encoder.steps) > 1 for encoder in encoders)
     text = None if grouped and stepped else [encoder.column for encoder in encoders if encoder.of_texts]
     others = set(leave_out).difference(encoder.column for encoder in encoders)
+    source = TableSource(path, party, id_column, form, text)
     if work is not None:
-        stored = store_table(path, party, id_column, form, text, work.path)
+        stored = source.store(work.path)
         stored.columns = [name for name in stored if name not in others]
         _refuse_further(stored.columns, encoders, path, party)
         return EncodedTable(party, stored, encoders, manifest.inputs[0].dtype, work)
-    table = read_table(path, party, id_column, form, text)
+    table = source.read()
     table = table.drop(columns=list(others), errors="ignore")
     _refuse_further(table.columns, encoders, path, party)
     return Table(party, table, encoders, manifest.inputs[0].dtype)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lightning_vfl.datamodules.records import table_files
 from lightning_vfl.datamodules.records.party_tables import CSV, CSVForm, canonical_ids
-from lightning_vfl.datamodules.records.table_files import read_table, store_table
+from lightning_vfl.datamodules.records.table_files import TableSource
 from lightning_vfl.errors import ConfigurationError
 
 N = 40
@@ -41,9 +41,9 @@ def test_columns_and_ids_are_those_of_the_whole_table(ids, text, tmp_path):
     named["texts later"] = [f"{i}{n}" if isinstance(i, str) else i for n, i in enumerate(named["texts later"])]
     path = tmp_path / "t.csv"
     pd.DataFrame({"id": named[ids], **COLUMNS}).to_csv(path, index=False)
-    whole = read_table(path, "bank", "id", CSV, text)
+    whole = TableSource(path, "bank", "id", CSV, text).read()
     for rows in (7, 1000):
-        stored = store_table(path, "bank", "id", CSV, text, tmp_path, rows=rows)
+        stored = TableSource(path, "bank", "id", CSV, text).store(tmp_path, rows)
         assert stored.index.equals(whole.index)
         assert list(stored) == list(whole)
         for name in whole:
@@ -56,8 +56,8 @@ def test_a_parquet_file_is_read_column_by_column_where_it_is(tmp_path):
     table = pd.DataFrame({"id": ["b", "a"], "day": pd.to_datetime(["2020-01-02", "2021-05-06"]), "x": [1, None]})
     table["x"] = table["x"].astype("Int64")
     table.to_parquet(tmp_path / "t.parquet")
-    whole = read_table(tmp_path / "t.parquet", "bank", "id", CSV, ())
-    stored = store_table(tmp_path / "t.parquet", "bank", "id", CSV, (), tmp_path)
+    whole = TableSource(tmp_path / "t.parquet", "bank", "id").read()
+    stored = TableSource(tmp_path / "t.parquet", "bank", "id").store(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
     for name in whole:
         pd.testing.assert_series_equal(stored[name], whole[name])
@@ -68,9 +68,10 @@ def test_a_bad_file_is_refused_as_in_memory(text, tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(text)
     told = []
-    for read in (read_table, store_table):
+    source = TableSource(path, "bank", "id")
+    for read in (source.read, lambda: source.store(tmp_path)):
         with pytest.raises(ConfigurationError) as error:
-            read(path, "bank", "id", CSV, (), *([tmp_path] if read is store_table else []))
+            read()
         told.append(str(error.value))
     assert told[0] == told[1]
 
@@ -88,7 +89,7 @@ def test_blanks_in_front_of_a_field_are_no_part_of_it(separator, place, tmp_path
     for size in (1, 2, 7, 1 << 22):
         monkeypatch.setattr(table_files, "_BYTES", size)
         for name in ("plain", "spaced"):
-            table = read_table(tmp_path / f"{name}.csv", "bank", "id", form)
+            table = TableSource(tmp_path / f"{name}.csv", "bank", "id", form).read()
             pd.testing.assert_frame_equal(table, expected, check_names=False)
 
 

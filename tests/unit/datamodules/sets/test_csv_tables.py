@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from lightning_vfl.datamodules import ContiguousColumns, CSVTables, NamedColumns, Standardise, Unchanged
-from lightning_vfl.datamodules.records.party_tables import CSV
-from lightning_vfl.datamodules.records.table_files import read_table, store_table
+from lightning_vfl.datamodules.records.table_files import TableSource
 from lightning_vfl.errors import ConfigurationError
 
 from ..miniature import write_csv
@@ -353,7 +352,7 @@ def test_a_text_far_down_in_a_column_leaves_the_texts_above_as_they_are(tmp_path
     codes = [*(f"0{i % 3}" for i in range(records - 1)), "x"]
     columns = {"id": range(records), "y": [0, 1] * (records // 2), "code": codes} | {f"c{i}": codes for i in range(9)}
     pd.DataFrame(columns).to_csv(tmp_path / "a.csv", index=False)
-    table = read_table(tmp_path / "a.csv", "bank", "id", CSV)
+    table = TableSource(tmp_path / "a.csv", "bank", "id").read()
     assert table["code"].tolist() == codes
 
 
@@ -397,8 +396,8 @@ def test_another_encoding_is_told(tmp_path, encoding, beside):
     path = tmp_path / "bank.csv"
     path.write_text("id,größe\n1,2\n", encoding=encoding)
     readers = {
-        "in memory": lambda: read_table(path, "bank", "id", CSV),
-        "on disk": lambda: store_table(path, "bank", "id", CSV, (), tmp_path),
+        "in memory": TableSource(path, "bank", "id").read,
+        "on disk": lambda: TableSource(path, "bank", "id").store(tmp_path),
     }
     with pytest.raises(
         ConfigurationError,
@@ -410,4 +409,4 @@ def test_another_encoding_is_told(tmp_path, encoding, beside):
 def test_utf_8_with_a_mark_is_read(tmp_path):
     path = tmp_path / "bank.csv"
     path.write_text("id,größe\n1,2\n", encoding="utf-8-sig")
-    assert read_table(path, "bank", "id", CSV).columns.tolist() == ["größe"]
+    assert TableSource(path, "bank", "id").read().columns.tolist() == ["größe"]

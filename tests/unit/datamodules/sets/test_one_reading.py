@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lightning_vfl.datamodules import CSVTables, GivenSplit
-from lightning_vfl.datamodules.records import joined_tables
+from lightning_vfl.datamodules.records.table_files import TableSource
 from lightning_vfl.types import Seat
 
 NAMES = ("bank", "telco")
@@ -34,14 +34,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Counter[str], Counte
     """File -> how often it is opened; party -> how often its table is parsed."""
     global opened
     opened, parsed = Counter(), Counter[str]()
-    for reader in ("read_table", "store_table"):
-        own = getattr(joined_tables, reader)
+    for reader in ("read", "store"):
+        own = getattr(TableSource, reader)
 
-        def counted(path: Path, party: str, *about: Any, own: Any = own) -> Any:
-            parsed[party] += 1
-            return own(path, party, *about)
+        def counted(source: TableSource, *about: Any, own: Any = own) -> Any:
+            parsed[source.party] += 1
+            return own(source, *about)
 
-        monkeypatch.setattr(joined_tables, reader, counted)
+        monkeypatch.setattr(TableSource, reader, counted)
     yield opened, parsed
     opened = None
 
