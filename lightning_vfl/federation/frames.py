@@ -10,7 +10,7 @@ torch is imported where tensors are read: predictions in production exchange arr
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +138,7 @@ def pack_alike(
 Check = Callable[[Mapping[str, Any], int], None]
 
 
-def unpack(content: bytes | bytearray | memoryview, limit: int | None = None, check: Check | None = None) -> Frame:
+def unpack(content: bytes | bytearray | memoryview, limit: float = inf, check: Check | None = None) -> Frame:
     """The header and the tensors of a frame.
 
     Guarantee: accepted frames are those that ``pack`` writes: ``pack`` of the result, with the same bits, gives the
@@ -147,7 +147,7 @@ def unpack(content: bytes | bytearray | memoryview, limit: int | None = None, ch
 
     Args:
         content: what has arrived.
-        limit: the largest number of bytes of a frame, and of its tensors in memory; None: any.
+        limit: the largest number of bytes of a frame, and of its tensors in memory.
         check: is called with the header and the number of tensors, before these are read.
 
     Raises:
@@ -221,7 +221,7 @@ class _Source:
 
 
 def _unpack(
-    source: _Source, size: int | None, limit: int | None, check: Check | None
+    source: _Source, size: int | None, limit: float, check: Check | None
 ) -> "tuple[dict[str, Any], list[NDArray[Any]], int]":
     """Header, arrays and bytes of the frame of a source; ``size``: of all its bytes, None: it is not known yet."""
     header, start = _header(source)
@@ -230,12 +230,12 @@ def _unpack(
         raise MalformedFrame("the key 'tensors' of a frame must be a list")
     parts = [_part(entry) for entry in listed]
     end = start + sum(length for _, _, _, length in parts)
-    if limit is not None and max(end, size or 0) > limit:
+    if max(end, size or 0) > limit:
         raise MalformedFrame(f"the frame has {max(end, size or 0)} bytes; at most {limit} are allowed here")
     if size is not None and end != size:
         raise MalformedFrame(f"the frame has {size} bytes, but its header says {end}")
     memory = sum(count * _MEMORY[code] for code, _, count, _ in parts)
-    if limit is not None and memory > limit:
+    if memory > limit:
         raise MalformedFrame(f"the tensors of the frame would take {memory} bytes; at most {limit} are allowed here")
     if check is not None:
         check(header, len(parts))

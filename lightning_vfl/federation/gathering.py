@@ -86,6 +86,7 @@ class Gathering:
         end = monotonic() + seconds
         waiting = LongWait(lambda: f"{lacking()} {what}")
         with self.changed:
+            self.changed.notify_all()  # parties may wait for what the server has found
             while self.failed is None:
                 if not lacking():
                     return
