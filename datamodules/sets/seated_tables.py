@@ -19,8 +19,7 @@ from ..records.normalise import Normaliser
 from ..records.party_tables import plain_ids
 from ..records.records import Split, SplitName, VerticalRecords
 from ..records.seated_store import SeatedStore, refuse_features, refuse_unlike
-from ..records.told_records import ALL, ToldRecords
-from .prepared_tables import PreparedTables, columns_beside, features_beside, text_columns
+from .prepared_tables import ALL, PreparedTables, ToldRecords, columns_beside, features_beside, text_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
