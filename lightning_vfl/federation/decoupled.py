@@ -15,7 +15,7 @@ from lightning_vfl.federation.last_upload import SendsLastUpload, TakesLastUploa
 from lightning_vfl.federation.link import RoundClosed
 from lightning_vfl.federation.turns import at_of, numbers, plan_of
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip
-from lightning_vfl.protocols.decoupled.collection import in_parts
+from lightning_vfl.protocols.phases import in_parts
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch
 from lightning_vfl.wire import Message

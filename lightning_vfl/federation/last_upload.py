@@ -15,7 +15,7 @@ from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import enclosed, message_of
 from lightning_vfl.federation.turns import happened, numbers, plan_of
 from lightning_vfl.networks.modes import evaluating
-from lightning_vfl.protocols.decoupled.collection import in_parts
+from lightning_vfl.protocols.phases import in_parts
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch, mask_of
 from lightning_vfl.wire import Message

@@ -75,8 +75,7 @@ class HeadsVFL(VFLModule):
 
     def _new_head(self, party: int) -> nn.Module:
         head: Any = self._top  # not in halves, which are refused
-        outputs = self.objective.outputs(self.hparams["num_classes"])
-        return build_top(head, self.top_width(), outputs, self.keys, (), party)
+        return build_top(head, self.top_width(), self._outputs, self.keys, (), party)
 
     def initial_networks(self, party: int) -> nn.Module:
         return nn.ModuleList([super().initial_networks(party), self._new_head(party)])

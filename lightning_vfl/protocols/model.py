@@ -413,8 +413,9 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         bottom = party_bottom(factory, party, shape, self.embedding_widths[party], self.keys, name)
         if not isinstance(self._top, Mapping) or party != self.roster.active:
             return bottom
-        outputs = self.objective.outputs(self.hparams["num_classes"])
-        half = build_top(self._top["active"], self.width, outputs, self.keys, self.embedding_widths, party, LAST_HALF)
+        half = build_top(
+            self._top["active"], self.width, self._outputs, self.keys, self.embedding_widths, party, LAST_HALF
+        )
         return nn.ModuleList([bottom, half])
 
     def requests_made(self) -> int:

@@ -14,19 +14,17 @@ from lightning_vfl.aggregators.base import FLOAT_BITS, Aggregator
 from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.memory import LatestEmbeddings
-from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable
-from lightning_vfl.protocols.checks import needed_data, refuse_scaler
+from lightning_vfl.protocols.checks import refuse_scaler
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.owner_keys import build_for
-from lightning_vfl.protocols.phases import PhasedVFL
+from lightning_vfl.protocols.phases import ROWS, PhasedVFL
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 from lightning_vfl.wire import Contribution, Leg, Message
 
 NONE = -1  # the label of a record that a party has got no gradient for
-_ROWS = 1024  # records that are embedded at a time
 
 
 @dataclass
@@ -222,7 +220,7 @@ class OneShotVFL(PhasedVFL):
         if not self.books.own.collected:
             if self.replayed is not None and self.replayed.plan(names.round, 1).skipped:
                 return Step(None)
-            self._collect(names)
+            self._collect()
         return self.train_top(batch)
 
     def train_top(self, batch: VerticalBatch, simulated: bool = True) -> Step:
@@ -237,17 +235,12 @@ class OneShotVFL(PhasedVFL):
         """Count the simulated time of the owner's step on so many records."""
         self.clock.advance(self.costs.of_round(rows).server)
 
-    @torch.no_grad()
-    def _collect(self, names: RoundNames) -> None:
+    def _collect(self) -> None:
         """Let all parties send the embeddings of all records that they hold, and count them."""
-        data = needed_data(self.datamodule, "OneShotVFL collects embeddings and must know the records").records("train")
-        like = next(self.bottoms.parameters())
-        with evaluating(self):
-            for ids in torch.split(torch.arange(len(data)), _ROWS):
-                rows = (x.to(like) if x.is_floating_point() else x.to(like.device) for x in data.rows(ids))
-                h = self.bottoms(tuple(rows))
-                self.keep_embeddings(ids, h)
-                self._tell(ids, h, data.present)
+        records = self.datamodule.records("train")
+        for ids, h in self.final_embeddings(torch.split(torch.arange(len(records)), ROWS)):
+            self.keep_embeddings(ids, h)
+            self._tell(ids, h, records.present)
         self.enter_collected(None)
 
     def keep_embeddings(self, ids: Tensor, h: tuple[Tensor, ...]) -> None:

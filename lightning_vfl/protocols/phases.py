@@ -1,14 +1,21 @@
 """The base class of protocols that train in phases, the owner of the labels in the last of them."""
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 
+import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.checks import callbacks_of
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.module import VFLModule
+from lightning_vfl.types import RecordSource
+
+ROWS = 1024  # records that are embedded at a time
 
 
 class PhasedVFL(VFLModule):
@@ -81,3 +88,20 @@ class PhasedVFL(VFLModule):
                 "the training ended before the owner's phase, so the classifier is untrained; resume from the "
                 "checkpoint, or raise trainer.max_epochs"
             )
+
+    def final_embeddings(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+        """Some positions of training records at a time, and the embeddings (B, D_m) of these records by all bottoms."""
+        records = self.datamodule.records("train")
+        like = next(self.bottoms.parameters())
+        for ids in parts:
+            rows = [x.to(like) if x.is_floating_point() else x.to(like.device) for x in records.rows(ids)]
+            with torch.no_grad(), evaluating(self):
+                h = self.bottoms(tuple(rows))
+            yield ids, h
+
+
+def in_parts(data: RecordSource) -> tuple[Tensor, ...]:
+    """The records that every guest holds, in parts that are embedded at a time."""
+    every = torch.arange(len(data))
+    common = every if data.present is None else every[data.present.all(1).cpu()]
+    return torch.split(common, ROWS)

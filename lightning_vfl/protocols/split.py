@@ -109,7 +109,7 @@ class SplitVFL(VFLModule):
         super().build()
         self.norm = None if self._norm is None else JointNorm(build_norm(self._norm, self.top_width(), self.keys))
         if self.downlink is not None:
-            self.downlink.prepare(self.hparams["num_classes"], self.objective.outputs(self.hparams["num_classes"]))
+            self.downlink.prepare(self.hparams["num_classes"], self._outputs)
             behind = self.top.active if isinstance(self.top, HalvedTop) else self.top
             guard.refuse_mixed_gradients(self.downlink, None if self.halved else self.norm, behind)
             if guard.protects_labels(self.downlink):

@@ -1,14 +1,14 @@
 """DecoupledVFL: guests and hosts learn by local objectives, the owner learns after them; no gradient is sent (DVFL)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, final, get_args
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
+from lightning_vfl.aggregators.base import FLOAT_BITS
 from lightning_vfl.aggregators.plain import Concat
 from lightning_vfl.checks import one_of, positive, within
 from lightning_vfl.errors import ConfigurationError
@@ -18,21 +18,10 @@ from lightning_vfl.networks.mlp import MLP
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.protocols.build import BottomFactory, build_hosts, build_top, refuse_made
-from lightning_vfl.protocols.decoupled.collection import (
-    DecoupledCounts,
-    Features,
-    embeddings_leg,
-    enter_collection,
-    in_parts,
-    mean_and_scale,
-    places_in,
-    tell_of_collection,
-    tell_of_embeddings,
-)
 from lightning_vfl.protocols.decoupled.learners import Learners, guest_losses, host_losses
 from lightning_vfl.protocols.decoupled.replay import Register, ReplayBuffers
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.phases import PhasedVFL
+from lightning_vfl.protocols.phases import ROWS, PhasedVFL, in_parts
 from lightning_vfl.protocols.place import Elsewhere
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.batches import Phases
@@ -41,9 +30,33 @@ from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch
-from lightning_vfl.wire import Leg
+from lightning_vfl.wire import Leg, Message, Tap
 
+Features = tuple[Tensor, ...]
 _KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # as resumed
+
+
+@dataclass
+class DecoupledCounts:
+    """The counts of DecoupledVFL.
+
+    Args:
+        settings: the settings that a resumed fit must share with the checkpoint.
+        iterations: iterations of guests and hosts.
+        communications: communication rounds, in which guests should send.
+        collected: whether the hosts' encodings have been collected.
+        host_meter: bytes that the hosts send.
+        own_seconds: (M + H,), the seconds in which each guest and host has computed and sent.
+        begun: the virtual time at which the training began.
+    """
+
+    settings: dict[str, int | str] = field(default_factory=dict)
+    iterations: int = 0
+    communications: int = 0
+    collected: bool = False
+    host_meter: CommunicationMeter = field(default_factory=lambda: CommunicationMeter(0))
+    own_seconds: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    begun: float = 0.0
 
 
 class Iteration(NamedTuple):
@@ -284,9 +297,8 @@ class DecoupledVFL(PhasedVFL):
         bottom = super().initial_networks(party)
         networks = [bottom, self._guests.partner_of(party, bottom)]
         if party == self.active:
-            outputs = self.objective.outputs(self.hparams["num_classes"])
             top: Any = self._top  # not in halves, which are refused
-            networks.append(build_top(top, self.top_width(), outputs, self.keys, self.embedding_widths, party))
+            networks.append(build_top(top, self.top_width(), self._outputs, self.keys, self.embedding_widths, party))
         return nn.ModuleList(networks)
 
     def top_width(self) -> int:
@@ -436,15 +448,32 @@ class DecoupledVFL(PhasedVFL):
         """Send the guests' embeddings and write the hosts' buffers; returns the seconds (M,) of each guest."""
         links = self.faults.at(self.counts.communications, self.roster).links
         self.replay.write(ids, embeddings, alive.unsqueeze(1) & links, hosts)
-        tell_of_embeddings(self.tap, self.host_count, "embeddings", ids, embeddings, alive)
+        self._tell_of_embeddings("embeddings", ids, embeddings, alive)
         return (self.clock.transfer(self.enter_communication(len(ids), alive)) + delay) * alive
 
     def enter_communication(self, rows: int, alive: Tensor) -> Leg:
         """Count the embeddings of ``rows`` records that the guests who are alive send to every host; their leg."""
         self.counts.communications += 1
-        leg = embeddings_leg("embeddings", rows, self.host_count, self.embedding_widths)
+        leg = self._embeddings_leg("embeddings", rows)
         self.books.meter.add(leg, alive)
         return leg
+
+    def _embeddings_leg(self, kind: str, rows: int) -> Leg:
+        """The leg of the embeddings of ``rows`` records, from every guest to every host."""
+        return Leg(kind, "server", rows * self.host_count * torch.tensor(self.embedding_widths), FLOAT_BITS)
+
+    def _tell_of_embeddings(self, kind: str, ids: Tensor, embeddings: Sequence[Tensor], alive: Tensor) -> None:
+        """Let an audit hear the embeddings (B, D_m) that the guests who are ``alive``, (M,) bool, send to every host.
+
+        ``ids``: the records, (B,), or (B, M or more) with the records of guest m in column m.
+        """
+        if self.tap is None:
+            return
+        for guest in alive.nonzero().flatten().tolist():
+            own = ids if ids.dim() == 1 else ids[:, guest]
+            message = Message(kind, "server", (guest,), (embeddings[guest].detach(),))
+            for _ in range(self.host_count):
+                self.tap.sent(message, own)
 
     def owner_step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """The owner's step on the collected encodings."""
@@ -464,20 +493,20 @@ class DecoupledVFL(PhasedVFL):
 
     def _collect(self) -> None:
         """Collect the hosts' encodings of the owner's records, in one process."""
-        records = self.datamodule.records("train")
-        like = next(self.bottoms.parameters())
-        tell = None
-        if not self.counts.collected:
-            names = RoundNames(self.seed, Stage.FIT, self.counts.iterations)
-            tell = partial(tell_of_collection, self, self.host_count, names)
         encodings = []
-        for ids in in_parts(records):
-            with torch.no_grad(), evaluating(self):
-                h = self.bottoms(tuple(x.to(like) for x in records.rows(ids)))
+        for ids, h in self.final_embeddings(in_parts(self.datamodule.records("train"))):
             encodings.append(self.encodings_of(h))
-            if tell is not None:
-                tell(ids, h, encodings[-1])
+            if self.tap is not None and not self.counts.collected:
+                self._tell_of_collection(self.tap, ids, h, encodings[-1])
         self.take_encodings(encodings)
+
+    def _tell_of_collection(self, tap: Tap, ids: Tensor, embeddings: Features, encodings: Tensor) -> None:
+        """Let an audit hear the final embeddings of records ``ids`` (B,), and their encodings (B, H W_h)."""
+        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
+        self._tell_of_embeddings("final embeddings", ids, embeddings, everybody)
+        pieces = encodings.tensor_split(self.host_count, 1)
+        tap.sent(Message("final encodings", "server", tuple(range(self.host_count)), pieces), ids)
+        tap.joined(encodings, RoundNames(self.seed, Stage.FIT, self.counts.iterations), ids)
 
     def encodings_of(self, h: Features) -> Tensor:
         """(B, H W_h), the hosts' encodings of the guests' embeddings of some of the owner's records."""
@@ -500,8 +529,16 @@ class DecoupledVFL(PhasedVFL):
 
     def enter_collected(self, records: int, seconds: float | None) -> None:
         """Count once the traffic of the final embeddings and encodings of so many records; ``seconds`` as above."""
-        if not self.counts.collected:
-            enter_collection(self, self.counts, records, self.host_count, self.host_width, seconds)
+        if self.counts.collected:
+            return
+        self.counts.collected = True
+        up = self._embeddings_leg("final embeddings", records)
+        encodings = torch.full((self.host_count,), records * self.host_width)
+        on = Leg("final encodings", "server", encodings, FLOAT_BITS)
+        self.books.meter.add(up)
+        self.counts.host_meter.add(on)
+        simulated = float(self.clock.transfer(up).max()) + float(self.clock.transfer(on).max())
+        self.clock.advance(simulated if seconds is None else seconds)
 
     def _encode(self, h: Features, roll: Roll, present: Tensor | None) -> Tensor:
         """(B, H W_h), the hosts' encodings; the embedding of a record that a guest does not hold is zero."""
@@ -552,3 +589,19 @@ class DecoupledVFL(PhasedVFL):
                 "standardise": str(self.standardise),
             }
         )
+
+
+def places_in(parts: Sequence[Tensor], records: int) -> Tensor:
+    """(N,) int64, the row of each record in the encodings of parts of them; -1: the record has no row."""
+    common = torch.cat(list(parts))
+    place = torch.full((records,), -1)
+    place[common] = torch.arange(len(common))
+    return place
+
+
+def mean_and_scale(encodings: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviation (H W_h,) of encodings, in float64; 1 for constant columns."""
+    mean = encodings.mean(0, dtype=torch.float64)
+    squares = sum(((part - mean) ** 2).sum(0) for part in torch.split(encodings, ROWS))  # float64, one part at a time
+    deviation = (torch.as_tensor(squares) / len(encodings)).sqrt()
+    return mean, torch.where(deviation > 1e-6, deviation, 1.0)
