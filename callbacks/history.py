@@ -7,9 +7,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.protocols.logs import is_due
 
 from .injector import protocol
+from .train_metrics import is_due
 
 _WAYS = ("up", "down", "peer")
 

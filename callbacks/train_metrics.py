@@ -13,7 +13,6 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.objectives import predictions
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.protocols.logs import is_due
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
 
 from .injector import protocol
@@ -110,3 +109,8 @@ def _evaluating(module: VFLModule) -> Iterator[None]:
             yield
     finally:
         module.protected_evaluation = protected
+
+
+def is_due(step: int, every: int) -> bool:
+    """Whether an action that runs every ``every`` steps is due after this step; 0: never."""
+    return every > 0 and step % every == 0

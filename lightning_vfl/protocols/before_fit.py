@@ -1,6 +1,7 @@
 """What is checked before a fit, at three moments: of data and trainer, of settings, and of optimisers and loaders."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -20,38 +21,36 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.tuner.lr_finder import _LRCallback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.objectives import Binary
+from lightning_vfl.errors import ConfigurationError, reason
+from lightning_vfl.networks.bank import PartyBank
+from lightning_vfl.networks.modes import evaluating
+from lightning_vfl.objectives import Binary, Objective, Regression
 from lightning_vfl.protocols.accounts.charging import open_privacy
+from lightning_vfl.protocols.build import several
 from lightning_vfl.protocols.checks import (
     callbacks_of,
-    note_large_labels,
-    note_rounded_features,
+    needed_data,
     refuse_accumulation,
-    refuse_bare_batches,
-    refuse_other_data,
-    refuse_other_dtypes,
     refuse_other_records,
-    refuse_reloading,
     refuse_scaler,
     refuse_several_processes,
-    refuse_several_steps,
     refuse_trainer,
-    refuse_unused_optimizer,
-    repeat_batches,
-    training_labels,
-    warn_unused_hooks,
-    warn_unused_rate,
+    searches_rate,
 )
+from lightning_vfl.protocols.columns_told import MANY
 from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable, refuse_solvable
 from lightning_vfl.protocols.loading import use_whole_checkpoints
-from lightning_vfl.protocols.logs import say_columns
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.model import SplitModel
+from lightning_vfl.protocols.place import Elsewhere
+from lightning_vfl.real_labels import moments_of
 from lightning_vfl.support import Part, refuse_unsupported, unsupported_by
-from lightning_vfl.types import Stage
+from lightning_vfl.types import Stage, VerticalBatch
 
+SOME = 10_000  # records whose labels are looked at; those of long tables are on a disk
+FAR = 10.0  # labels with a larger mean, or this many times larger or smaller than 1, are told of
 Given = dict[str, dict[str, Any]]  # by optimiser or schedule, as "optimizer SGD": a group's settings
 _NO_SETTINGS = {"params", "name", "initial_lr", "base_lrs", "_last_lr", "foreach", "fused", "capturable"}
 """Entries of the states of optimisers and schedules that repeat a setting, or that change no result."""
@@ -255,6 +254,239 @@ def _exposure_of(module: MessageRounds, group: tuple[int, ...], schedule: Any) -
         batches,
         module.books.rounds.get(Stage.FIT, 0) + steps_left,
     )
+
+
+# ---- data, trainer, optimisers and loaders
+
+
+def say_columns(module: SplitModel) -> None:
+    """Log the line before a fit whose uploads are hidden, and in every process of a federation."""
+    traits = module.wire.traits
+    if module.place is None and (traits.visible or traits.equivalent):
+        return
+    epochs = module.trainer.max_epochs
+    told = module.columns_told(epochs if epochs is not None and epochs > 0 else MANY)
+    line = None if told is None else told.line(module.joiner)
+    if line is not None:
+        rank_zero_info(line)
+
+
+def refuse_other_data(built: Any, data: Any) -> None:
+    """Refuse data whose shapes, classes or groups differ from those that the networks were built for.
+
+    Args:
+        built: the hyperparameters of the module.
+        data: the datamodule.
+
+    Raises:
+        ConfigurationError: naming both values.
+    """
+    shapes = [list(shape) for shape in built["party_shapes"]]
+    given = [list(shape) for shape in data.party_shapes]
+    if shapes != given:
+        raise ConfigurationError(
+            f"the model was built for parties of shapes {built['party_shapes']} but the data have {given}; "
+            "use the partitioner that it was trained with"
+        )
+    if built["num_classes"] != data.num_classes:
+        raise ConfigurationError(
+            f"the model was built for num_classes = {built['num_classes']} but the data have {data.num_classes}; "
+            "give the same num_classes with party_shapes"
+        )
+    groups = built["party_groups"], several(getattr(data, "party_groups", None))
+    if groups[0] != groups[1]:
+        there, here = (f"groups {own}" if own else "no groups of several parties" for own in groups)
+        raise ConfigurationError(
+            f"the model was built for {there} but the data have {here}; use the partitioner that it was trained with"
+        )
+
+
+def refuse_reloading(trainer: Trainer, loader: Any) -> None:
+    """Refuse to make the loader again in a fit, for protocols whose epochs depend on earlier epochs.
+
+    Raises:
+        ConfigurationError: naming the setting.
+    """
+    schedule, every = getattr(loader, "schedule", None), trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]  # set in Trainer.__init__
+    if every and schedule is not None and schedule.state_dict():
+        raise ConfigurationError(
+            f"reload_dataloaders_every_n_epochs is {every}, but the events of {type(schedule).__name__} "
+            "continue from epoch to epoch; set it to 0"
+        )
+
+
+def repeat_batches(trainer: Trainer) -> None:
+    """Give a fit with ``overfit_batches`` loaders with the same batches in every epoch, wherever it has loaders from.
+
+    Lightning would replace the sampler, which only a ``DataLoader`` has. The loader of a datamodule knows the setting.
+    """
+    source = trainer.fit_loop._data_source
+    every = trainer.overfit_batches  # type: ignore[attr-defined]  # set in Trainer.__init__
+    if every and "dataloader" not in vars(source):
+        source.dataloader = partial(_all_repeated, source.dataloader)  # type: ignore[method-assign]
+
+
+def _all_repeated(give: Callable[[], Any]) -> Any:
+    """The given loaders; those of the toolkit have the first epoch in every epoch.
+
+    Raises:
+        ConfigurationError: if an epoch depends on earlier epochs.
+    """
+    return _repeated(give())
+
+
+def _repeated(loaders: Any) -> Any:
+    if isinstance(loaders, dict):
+        return {name: _repeated(loader) for name, loader in loaders.items()}
+    if isinstance(loaders, list | tuple):
+        return [_repeated(loader) for loader in loaders]
+    return loaders.repeated() if hasattr(loaders, "repeated") and not loaders.schedule.same_every_epoch else loaders
+
+
+def refuse_bare_batches(trainer: Trainer, stage: str) -> None:
+    """Refuse a list of batches in place of a loader, which Lightning would take for several loaders.
+
+    Raises:
+        ConfigurationError: naming the loader to use.
+    """
+    loops: dict[str, Any] = {"fit": trainer.fit_loop, "test": trainer.test_loop, "predict": trainer.predict_loop}
+    sources = [loops.get(stage, trainer.validate_loop)._data_source]
+    sources += [trainer.fit_loop.epoch_loop.val_loop._data_source] if stage == "fit" else []
+    for given in (source.instance for source in sources):
+        if isinstance(given, list | tuple) and any(isinstance(one, VerticalBatch) for one in (given, *given)):
+            raise ConfigurationError(
+                "a list of batches was given as a loader, which Lightning takes for several loaders; give "
+                "DataLoader(batches, batch_size=None)"
+            )
+
+
+def refuse_several_steps(optimizer: Optimizer) -> None:
+    """Refuse an optimiser that evaluates the loss several times in one step.
+
+    Raises:
+        ConfigurationError: for LBFGS.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigurationError(
+            "LBFGS computes several rounds in one step and moves all parties together; use a first-order optimiser"
+        )
+
+
+def refuse_unused_optimizer(protocol: str, given: Mapping[str, Any], used: bool) -> None:
+    """Refuse settings of optimisers that were given to a protocol whose own ``configure_optimizers`` makes others.
+
+    Raises:
+        ConfigurationError: naming what was given.
+    """
+    if not used and (unused := [name for name, value in given.items() if value is not None]):
+        raise ConfigurationError(
+            f"{protocol} was given {' and '.join(unused)}, but its own configure_optimizers makes others; leave one out"
+        )
+
+
+def warn_unused_rate(trainer: Trainer, rate: float | None, used: bool) -> None:
+    """Warn of a rate in ``self.lr``, where a search puts it, that an own ``configure_optimizers`` does not use."""
+    if rate is None or used or searches_rate(trainer):
+        return
+    rates = [float(group.get("initial_lr", group["lr"])) for own in trainer.optimizers for group in own.param_groups]
+    if float(rate) not in rates:
+        rank_zero_warn(
+            f"the learning rate {rate:g} in self.lr, where a search puts it, is not used: the own configure_optimizers "
+            f"trains at {rates[0]:g}; use self.lr there if it is not None"
+        )
+
+
+def warn_unused_hooks(module: nn.Module) -> None:
+    """Warn of forward hooks of a whole protocol, which wait for a call of ``forward``; a step makes none."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        name = type(module).__name__
+        rank_zero_warn(
+            f"forward hooks of {name}, such as WandbLogger.watch sets with log='parameters' or 'all', do not run in "
+            f"training, because a step calls the networks and not forward of {name}: watch a network, as in "
+            "watch(module.top, log='all')"
+        )
+
+
+def training_labels(data: Any, who: str) -> Tensor:
+    """The labels of all training records, for a part of the objective.
+
+    Raises:
+        ConfigurationError: if there is no datamodule, or its training records have no labels.
+    """
+    records = needed_data(data, f"{who} must know the labels of the training records").records("train")
+    if records.labels is None:
+        raise ConfigurationError(f"{who} needs training records with labels; leave it out, or give numbers")
+    labels: Tensor = records.labels
+    return labels
+
+
+def note_large_labels(objective: Objective, data: Any) -> None:
+    """Warn of real labels that are far from 0 or of another size than 1, which networks learn slowly."""
+    if not isinstance(objective, Regression) or objective.standardise or data is None:
+        return
+    records = data.records("train")
+    labels = records.labels_at(torch.arange(min(len(records), SOME)))
+    if labels is None or not len(labels):
+        return
+    mean, deviation = (float(value[0]) for value in moments_of(labels))
+    if abs(mean) > FAR or not 1 / FAR < deviation < FAR:
+        rank_zero_warn(
+            f"the labels have mean {mean:.3g} and standard deviation {deviation:.3g}, and a network that begins near 0 "
+            "learns them slowly; objective: Regression with standardise: true trains on standardised labels"
+        )
+
+
+def note_rounded_features(trainer: Trainer, data: Any, bottoms: PartyBank) -> None:
+    """Warn of whole numbers, such as codes, that the precision of the training rounds to other whole numbers.
+
+    Args:
+        trainer: its precision converts features; mixed ones do so where a layer such as ``Linear`` reads them.
+        data: the datamodule.
+        bottoms: of the parties.
+    """
+    kind, _, whole_model = str(trainer.precision).partition("-")
+    half = {"bf16": torch.bfloat16, "16": torch.float16}.get(kind) if whole_model in ("true", "mixed") else None
+    if half is None or data is None:
+        return
+    records = data.records("train")
+    rows = records.rows(torch.arange(min(len(records), SOME)))
+    told = []
+    for name, features, bottom in zip(data.party_names, rows, bottoms.parties, strict=True):
+        embedded = whole_model == "mixed" and any(isinstance(layer, nn.Embedding) for layer in bottom.modules())
+        if embedded or not features.is_floating_point():  # no precision converts whole numbers
+            continue
+        columns = features.reshape(len(features), -1).float()
+        whole = (columns == columns.round()).all(0)
+        changed = int((whole & (columns.to(half).float() != columns).any(0)).sum())
+        told += [f"{changed} of party '{name}'"] if changed else []
+    if told:
+        rank_zero_warn(
+            f"precision {trainer.precision} rounds columns of whole numbers, such as codes and counts: "
+            f"{', '.join(told)}; use precision 32-true, or give codes as whole numbers to a bottom with an embedding"
+        )
+
+
+def refuse_other_dtypes(bottoms: PartyBank, data: Any) -> None:
+    """Refuse a bottom that does not take the whole numbers or truths of its party.
+
+    Raises:
+        ConfigurationError: with what to change.
+    """
+    if data is None or len(data.records("train")) == 0:
+        return
+    rows = data.records("train").rows(torch.arange(min(2, len(data.records("train")))))
+    for name, bottom, features in zip(data.party_names, bottoms.parties, rows, strict=True):
+        if features.is_floating_point() or isinstance(bottom, Elsewhere):
+            continue
+        device = next((parameter.device for parameter in bottom.parameters()), features.device)
+        with evaluating(bottom), torch.no_grad():
+            try:
+                bottom(features.to(device))
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                raise ConfigurationError(
+                    f"the bottom of party {name} does not take its features, which are {features.dtype}: "
+                    f"{reason(error)}; begin its forward with x.float() or an embedding, or give real numbers"
+                ) from error
 
 
 # ---- checks of Lightning's own callbacks

@@ -8,7 +8,7 @@ from math import nan
 from typing import Any, final
 
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim import Optimizer
@@ -32,12 +32,12 @@ from lightning_vfl.protocols.checks import (
     refuse_other_loss,
     refuse_other_records,
     refuse_several_loaders,
+    searches_rate,
 )
 from lightning_vfl.protocols.early_build import with_networks, with_party_rows
 from lightning_vfl.protocols.first_rounds import Movement, check_movement, refuse_diverged
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.loading import BOOKS, SET_UP, continue_loops, restore, save, start_again
-from lightning_vfl.protocols.logs import log_standing, log_step
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.scores import SPLITS, Attendance, Predictions, Spread, predictions_of, warn_of_chance
 from lightning_vfl.protocols.step import GivenUp, Step
@@ -148,7 +148,7 @@ class VFLModule(MessageRounds):
             if not (isinstance(loss, Tensor) and loss.requires_grad and loss.dim() == 0):
                 refuse_other_loss(loss)
             self._pending = replace(step, loss=None, logged=None, notes={})  # without the graph
-        log_step(self, step, batch, batch_idx)
+        self._log_step(step, batch, batch_idx)
         return self._nothing() if loss is None else loss
 
     def _end_first_rounds(self) -> None:
@@ -300,7 +300,7 @@ class VFLModule(MessageRounds):
         if self.joint and not self._compared:
             self._compared = True
             refuse_diverged(self)
-        log_standing(self)
+        self._log_standing()
 
     @toolkit_hook
     def on_train_end(self) -> None:
@@ -364,7 +364,7 @@ class VFLModule(MessageRounds):
         """Log the progress of the training beside the validation's values."""
         self._share_metrics("val", at_parties=True)
         if self.stage == Stage.VALIDATION:
-            log_standing(self)
+            self._log_standing()
 
     @toolkit_hook
     def on_validation_end(self) -> None:
@@ -426,3 +426,89 @@ class VFLModule(MessageRounds):
         """Restore the counts, if the checkpoint is of a model with the same parts."""
         if BOOKS in checkpoint:
             restore(self, checkpoint)
+
+    # ---- logs of steps and epochs
+
+    def _log_step(self, step: Step, batch: VerticalBatch, batch_idx: int) -> None:
+        """Log ``train/loss`` and the progress at logging steps; after an epoch's last round, its mean loss and ε too.
+
+        Logging takes 0.2 ms a value, so values that no logger would write are not logged.
+
+        Args:
+            step: without a loss, it does not count in the epoch's mean.
+            batch: this process's part of the joint batch.
+            batch_idx: its number in the epoch.
+        """
+        loss = step.loss if step.logged is None else step.logged
+        trainer = self.trainer
+        books = self.books
+        total = len(batch.record_ids) if batch.joint is None else batch.joint.total
+        if books.epoch_loss.number != self.current_epoch:
+            books.epoch_loss = EpochLoss(self.current_epoch)
+        if loss is not None and self.scores_here:
+            books.epoch_loss.add(loss.detach(), total)
+        show_loss(trainer, books.epoch_loss, batch_idx)
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set in Trainer.__init__
+        seen = batch_idx == 0 or (every > 0 and (self.global_step + 1) % every == 0)
+        if not (seen or trainer.is_last_batch):
+            return
+        refuse_nan_loss(books.epoch_loss, trainer)
+        joint = trainer.world_size > 1
+        self.log_dict(self._progress())
+        if seen and loss is not None:
+            if self.scores_here:
+                self.log("train/loss", loss.detach(), sync_dist=joint, batch_size=total)
+            for name, value in step.notes.items():
+                self.log(name, value, sync_dist=joint, batch_size=total)
+        if not trainer.is_last_batch:
+            return
+        if books.epoch_loss.rows:
+            mean = books.epoch_loss.mean()
+            self.log("train/loss_epoch", mean, on_step=False, on_epoch=True, sync_dist=joint, batch_size=1)
+        for name, account in (("label_epsilon", self.label_privacy), ("epsilon", self.privacy)):
+            if account.accountant is not None:
+                spent = torch.tensor(account.epsilon(), dtype=torch.float64)
+                self.log(f"privacy/{name}", spent, on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
+
+    def _log_standing(self) -> None:
+        """Log the progress beside an epoch's values: a logger can then plot them against time, bytes and passes."""
+        joint = self.trainer.world_size > 1
+        self.log_dict(self._progress(), on_step=False, on_epoch=True, reduce_fx="max", sync_dist=joint)
+
+    def _progress(self) -> dict[str, Tensor]:
+        """The progress as float64 tensors: Lightning would convert numbers to float32."""
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in self.standing().items()}
+
+
+def show_loss(trainer: Trainer, loss: EpochLoss, batch_idx: int) -> None:
+    """Show the epoch's mean loss so far in the progress bar as ``train/loss``, in the rounds that update the bar.
+
+    Lightning would show the loss that was logged last: at a small number of rounds, the first one's. With several
+    processes, the bar shows the loss of the first process.
+    """
+    bar = trainer.progress_bar_callback
+    if bar is None or not loss.rows:
+        return
+    every = getattr(bar, "every", getattr(bar, "refresh_rate", 1))
+    if trainer.is_last_batch or (every > 0 and (batch_idx + 1) % every == 0):
+        trainer.progress_bar_metrics["train/loss"] = loss.mean().item()
+
+
+def refuse_nan_loss(loss: EpochLoss, trainer: Trainer) -> None:
+    """End a training with a loss of NaN: the gradients of that round, and the parameters after it, are NaN too.
+
+    A gradient scaler leaves out the steps of such rounds, and a search of a learning rate runs into them: both go on.
+
+    Args:
+        loss: the losses of the epoch so far; the sum is NaN from the first such round on.
+        trainer: of the training.
+
+    Raises:
+        ConfigurationError: naming the epoch.
+    """
+    scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
+    if torch.as_tensor(loss.total).isnan() and not (scaled or searches_rate(trainer)):
+        raise ConfigurationError(
+            f"the training loss is NaN in epoch {loss.number}, and parameters that are NaN learn nothing more; use a "
+            "lower learning rate, trainer.gradient_clip_val, or a loss that is finite for these labels"
+        )

@@ -60,7 +60,7 @@ AUTHORS = (
         "unit/protocols/test_early_build.py",
     ),
     Bug(
-        "lightning_vfl/protocols/checks.py",
+        "lightning_vfl/protocols/before_fit.py",
         'if hasattr(loaders, "repeated") and not loaders.schedule.same_every_epoch else loaders',
         "if False else loaders",
         "overfit_batches has other batches in every epoch",

@@ -12,7 +12,7 @@ from lightning_vfl.aggregators import LocalGaussian, Mean, PoissonBinomial
 from lightning_vfl.datamodules import Standardise
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks import VGG13, ConvNet, PolynomialNetwork, ResNet18
-from lightning_vfl.protocols.accounts.single_records import batch_statistics
+from lightning_vfl.protocols.accounts.charging import batch_statistics
 from tests.subjects import Blobs, split, trainer
 
 IMAGE = (2, 8, 8)
