@@ -27,8 +27,6 @@ from lightning_vfl.commands.allocator import keep_freed_memory
 from lightning_vfl.field.limbs import plan
 from lightning_vfl.networks import MLP, PartyBank, PolynomialNetwork
 from lightning_vfl.protocols.place import needed
-from lightning_vfl.protocols.preparation import set_up_all
-from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.types import RoundNames, Stage
 from lightning_vfl.waiting import Threshold, WaitForAll
 
@@ -60,10 +58,9 @@ def sharing(_: int = 0) -> tuple[float, float]:
     data = RandomFloats(PARTIES, 60_000, BLOCKS * ROWS, COLUMNS)
     data.setup("fit")
     module = build(LagrangeCoded(blocks=BLOCKS, privacy=PRIVACY), data)
-    records = ExpandedRecords(data.records("train"), module.bottoms, torch.device("cpu"))
-    setup, basis, names = needed(module.aggregator.setup), module.costs.basis_widths, RoundNames(0, Stage.FIT, 0)
+    setup = needed(module.aggregator.setup)
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    set_up_all(setup, records, basis, module.roster, names, {}, "LagrangeCoded")
+    module.set_up_all(setup, data.records("train"), RoundNames(0, Stage.FIT, 0))
     seconds = time.perf_counter() - began
     return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
 

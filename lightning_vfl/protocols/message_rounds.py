@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_vfl.aggregators.clear import InTheClear
+from lightning_vfl.aggregators.parts import Setup
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.missing import Exclude, MissingPolicy
 from lightning_vfl.networks.bank import PartyBank
@@ -22,18 +24,19 @@ from lightning_vfl.protocols.build import refuse_overlap
 from lightning_vfl.protocols.checks import needed_data, refuse_blocks, refuse_other_device, refuse_several_processes
 from lightning_vfl.protocols.groups.updates import learn_locally, send_updates, tell_of_bottoms
 from lightning_vfl.protocols.model import SplitModel
-from lightning_vfl.protocols.preparation import set_up_all
 from lightning_vfl.protocols.step import GivenUp, Outcome, Step
 from lightning_vfl.protocols.subtraction import in_words
-from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, contribute, contribute_some
+from lightning_vfl.rounds.exchange import Exchange, ExpandedRecords, contribute, contribute_some, set_up
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_round
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.types import (
     Parties,
+    RecordSource,
     Roll,
     Roster,
     RoundNames,
+    Rows,
     Stage,
     Tensors,
     VerticalBatch,
@@ -474,23 +477,40 @@ class MessageRounds(SplitModel):
         refuse_blocks(source, name)
         prepared = self.preparation
         names = RoundNames(self.seed, stage, 0)
-        basis = self.costs.basis_widths
         if stage == Stage.FIT and self.trainer.ckpt_path is None:
             prepared.start_over()
         prepared.begin(stage, source)
         if self.place is None:
-            records = ExpandedRecords(source, self.bottoms, self.device)
-            hear = self.listener(torch.empty(0, dtype=torch.int64))
-            agreed, memory = set_up_all(setup, records, basis, self.roster, names, prepared.agreed, name, hear)
+            agreed, memory = self.set_up_all(setup, source, names)
         else:
             agreed, memory = self.place.set_up(self, source, names, prepared.agreed)
         prepared.agreed = dict(agreed)
         prepared.memory[stage] = memory
         fitting = self.trainer.state.fn == TrainerFn.FITTING
-        for leg in prepared.uncounted(setup.legs(len(source), basis, self.roster), stage, fitting):
+        legs = setup.legs(len(source), self.costs.basis_widths, self.roster)
+        for leg in prepared.uncounted(legs, stage, fitting):
             self.books.meter.add(leg)
             if stage == Stage.FIT:  # evaluation takes no virtual time
                 self.clock.advance(self.clock.taken_by(leg))
+
+    def set_up_all(self, setup: Setup, source: RecordSource, names: RoundNames) -> tuple[Mapping[str, Any], Any]:
+        """Set up all parties, which are hosted in this process: the settled values, and the memory of the parties."""
+        roster = self.roster
+        nothing = torch.empty(0, dtype=torch.int64)
+        records = ExpandedRecords(source, self.bottoms, self.device)
+        agreed: Mapping[str, Any] = self.preparation.agreed
+        if not agreed:
+            weights: list[Tensor] = [network.weight.detach() for network in records.networks]
+            agreed = setup.settle([setup.propose(records, m, weight, roster) for m, weight in enumerate(weights)])
+        everybody = tuple(range(roster.parties))
+        called = Roll.everyone(roster.parties).called
+        view = PartyView(names, roster, everybody, called, Rows(nothing, 0, 0), agreed=agreed)
+        name = type(self.aggregator).__name__
+
+        def announce(records: int, size: int) -> None:
+            rank_zero_info(f"{name}: the parties share {records:,} records, {size / 2**30:.2f} GiB in every process")
+
+        return agreed, set_up(setup, records, self.costs.basis_widths, view, announce, self.listener(nothing))
 
     def forget(self, *stages: Stage) -> None:
         """Free the shares and keys of these stages; a later run of a stage makes new ones."""

@@ -2,16 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-import torch
-from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor
-
 from lightning_vfl.aggregators.parts import Opening, Setup
-from lightning_vfl.rounds.exchange import ExpandedRecords, Hear, open_round, set_up
-from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Rows, Stage, Widths, stage_of
+from lightning_vfl.rounds.exchange import Hear, open_round
+from lightning_vfl.types import RecordSource, Stage, stage_of
 from lightning_vfl.wire import Leg, PartyView
 
 
@@ -88,30 +83,3 @@ class Preparation:
         """Restore the settings and the metered stages from a checkpoint."""
         self.agreed = dict(state.get("agreed", {}))
         self.booked = set(state.get("booked", ()))
-
-
-def set_up_all(
-    setup: Setup,
-    records: ExpandedRecords,
-    basis: Widths,
-    roster: Roster,
-    names: RoundNames,
-    agreed: Mapping[str, Any],
-    who: str,
-    hear: Hear | None = None,
-) -> tuple[Mapping[str, Any], Any]:
-    """Set up all parties, which are hosted in this process; returns the settled values and the parties' memory.
-
-    ``agreed``: the values that are settled already. ``who``: the name of the aggregator. ``hear`` gets every message.
-    """
-    if not agreed:
-        weights: list[Tensor] = [network.weight.detach() for network in records.networks]
-        agreed = setup.settle([setup.propose(records, m, weight, roster) for m, weight in enumerate(weights)])
-    nobody = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
-    everybody = tuple(range(roster.parties))
-    view = PartyView(names, roster, everybody, Roll.everyone(roster.parties).called, nobody, agreed=agreed)
-    return agreed, set_up(setup, records, basis, view, partial(_announce, who), hear)
-
-
-def _announce(who: str, records: int, size: int) -> None:
-    rank_zero_info(f"{who}: the parties share {records:,} records, {size / 2**30:.2f} GiB in every process")
