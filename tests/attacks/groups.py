@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import MaskedSum
-from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
+from lightning_vfl.aggregators.masked_sum import MaskedUpdates
 from lightning_vfl.aggregators.secure.masked_wire import MaskedServer
 from lightning_vfl.datamodules import BreastCancer, ContiguousColumns, Groups, Standardise
 from lightning_vfl.errors import ConfigurationError

@@ -12,8 +12,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.clear import gradients_leg
 from lightning_vfl.aggregators.messages import GRADIENTS, check_message, gradients_in, refuse_outside
 from lightning_vfl.aggregators.parts import PartySide, ServerSide, Traits, Uploads, Wire
-from lightning_vfl.aggregators.secure.codec import Codec, note_clipped
-from lightning_vfl.aggregators.secure.codec_checks import refuse_other_integers, try_codec
+from lightning_vfl.aggregators.secure.codec import Codec, note_clipped, refuse_other_integers, try_codec
 from lightning_vfl.aggregators.secure.consent import LISTS, SIGNED
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.opening import check_selection

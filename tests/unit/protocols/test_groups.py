@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import MaskedSum, Sum
-from lightning_vfl.aggregators.secure.group_updates import MaskedUpdates
+from lightning_vfl.aggregators.masked_sum import MaskedUpdates
 from lightning_vfl.aggregators.secure.recovery import Recovery
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.errors import ConfigurationError
