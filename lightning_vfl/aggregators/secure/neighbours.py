@@ -72,16 +72,16 @@ class Neighbours:
         """How many of all parties may be lost or absent."""
         return ceil(self.dropouts * parties)
 
-    def of(self, members: int) -> int | None:
-        """With how many others each of so many members shares a mask; None: with all of them."""
-        return self._fewest(members, None)
+    def of(self, members: int, lost: int | None = None) -> int | None:
+        """With how many others each of so many members shares a mask; None: with all of them.
 
-    def sharing(self, parties: int) -> int | None:
-        """The same with recovery, where secrets are shared with neighbours too, of all parties."""
-        return self._fewest(parties, self.losing(parties))
-
-    def _fewest(self, members: int, lost: int | None) -> int | None:
+        ``lost``: how many of them may be lost, where secrets are shared with neighbours too; None: they are not.
+        """
         if members < self.smallest:
             return None
         neighbours = fewest_neighbours(members, self.colluding(members), self.failure, lost)
         return neighbours if neighbours < members - 1 else None
+
+    def sharing(self, parties: int) -> int | None:
+        """The same with recovery, of all parties."""
+        return self.of(parties, self.losing(parties))
