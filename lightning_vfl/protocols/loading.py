@@ -235,7 +235,7 @@ def restore(module: Any, checkpoint: dict[str, Any]) -> None:
     module.preparation.load(books.get("preparation", {}))
     module.summed.load(books.get("summed", {}))
     path = None if module._trainer is None else module.trainer.ckpt_path
-    module.privacy.load(books.get("privacy", {}), None if path is None else Path(path))
+    module.privacy.load(books.get("privacy", {}), path)
     module._resumed = books.get("memory", {})
     module.optimizers_given = books.get("given", {})
     module.resumed_start = books.get("start")

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from math import nan
-from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
@@ -275,7 +274,7 @@ class SplitVFL(VFLModule):
             guard.refuse_other_downlink(self.downlink, kept)
         if self.downlink is not None and kept is not None:
             path = None if self._trainer is None else self.trainer.ckpt_path
-            self.label_privacy.load(kept["labels"], None if path is None else Path(path))
+            self.label_privacy.load(kept["labels"], path)
             self.downlink.load(kept["secrets"])
 
     def parts(self) -> dict[str, str]:

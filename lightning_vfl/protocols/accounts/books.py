@@ -268,12 +268,12 @@ class PrivacyBooks:
         seen = {"trained": torch.from_numpy(self.trained.copy()), "clear": torch.from_numpy(self.clear.copy())}
         return {**self.accountant.state_dict(), "ledger": self._known, "names": names, **seen}
 
-    def load(self, state: dict[str, Any], near: Path | None = None) -> None:
+    def load(self, state: dict[str, Any], near: str | Path | None = None) -> None:
         """Restore a checkpoint; take the charges of its ledger if it is found; ``near``: the checkpoint's file."""
         self._start_over()
         self._beside = None
         self._known = state.get("ledger")
-        self._near = near
+        self._near = None if near is None else Path(near)
         self._resumed = bool(state)
         if not state:
             self.accountant = None
