@@ -23,7 +23,6 @@ from lightning_vfl.audit.attacks.top_gradients import recovered
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.networks import MLP
-from lightning_vfl.protocols.cascade.protocol import Ends
 from lightning_vfl.types import Event, VerticalBatch
 from tests.attacks.row import Row
 from tests.subjects import trainer
@@ -78,9 +77,9 @@ def reads(batch: int, events: int) -> list[Reads]:
     """What a lying collaborator reads in a training with tops of its own."""
     seen: list[Reads] = []
     attackers: list[Staircase] = []
-    differentiate = Ends.differentiate
+    differentiate = CascadeVFL.differentiate
 
-    def noting(self: Ends, leaves: tuple[Tensor, ...], batch: VerticalBatch, event: Event, *rest: Any) -> Any:
+    def noting(self: CascadeVFL, leaves: tuple[Tensor, ...], batch: VerticalBatch, event: Event, *rest: Any) -> Any:
         top = self.memory.replicas.of[event.party].top
         if not attackers:
             attackers.append(Staircase(top, 10))
@@ -92,7 +91,7 @@ def reads(batch: int, events: int) -> list[Reads]:
             seen.append(Reads(*read, torch.cat(leaves, 1).detach(), batch.labels))
         return found
 
-    with patch.object(Ends, "differentiate", noting):
+    with patch.object(CascadeVFL, "differentiate", noting):
         fit(batch, events)
     return seen
 

@@ -13,7 +13,6 @@ from lightning_vfl.audit import TopGradientInversion
 from lightning_vfl.audit.attacks.top_gradients import embeddings_of
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.networks import MLP
-from lightning_vfl.protocols.cascade.protocol import Ends
 from tests.subjects import Blobs, trainer
 from tests.unit.audit.test_attacks import audited
 
@@ -43,13 +42,13 @@ def test_what_is_not_there_is_not_found():
 def given(monkeypatch):
     """What the tops of active parties are given, by round."""
     noted = {}
-    differentiate = Ends.differentiate
+    differentiate = CascadeVFL.differentiate
 
     def noting(self, leaves, batch, event, names, plan):
-        noted[names.round] = self.module.aggregator.plain(leaves, plan.round.roll).detach()
+        noted[names.round] = self.aggregator.plain(leaves, plan.round.roll).detach()
         return differentiate(self, leaves, batch, event, names, plan)
 
-    monkeypatch.setattr(Ends, "differentiate", noting)
+    monkeypatch.setattr(CascadeVFL, "differentiate", noting)
     return noted
 
 
