@@ -12,11 +12,10 @@ from lightning_vfl.audit.attacks.lower_bounds import CanariesInTraining
 from lightning_vfl.audit.attacks.membership import MembershipByLoss, members_and_others
 from lightning_vfl.audit.attacks.model_completion import ModelCompletion
 from lightning_vfl.audit.attacks.usual import usual_attacks
-from lightning_vfl.audit.case import Case
+from lightning_vfl.audit.case import Case, JoinedTruth, Truth
 from lightning_vfl.audit.harness import refuse_unsuitable, run_attacks
 from lightning_vfl.audit.report import metrics_of, print_findings, refuse_report, write_reports
 from lightning_vfl.audit.transcript import LIMIT_BYTES, Several, differences
-from lightning_vfl.audit.truth import JoinedTruth, Truth
 from lightning_vfl.audit.twin import is_protected
 from lightning_vfl.audit.verdicts import by_attack, judged
 from lightning_vfl.errors import ConfigurationError

@@ -61,24 +61,23 @@ def run_attack(case: Case, attack: Attack) -> Finding:
 
 
 def _on_mechanism(case: Case, attack: EpsilonLowerBound) -> Finding:
-    trials = run_trials(case.module.aggregator, case.module.roster, attack, case.module.seed)
-    guesses = attack.run(trials.seen, Known(torch.empty(0, dtype=torch.int64)))
-    score = epsilon_of_trials(guesses.values.numpy(), trials.second.numpy(), attack.delta)
-    return _finding(case, attack, "server", guesses.saw, score, None, trials.claimed)
+    values, second, claimed = run_trials(case.module.aggregator, case.module.roster, attack, case.module.seed)
+    score = epsilon_of_trials(values.numpy(), second.numpy(), attack.delta)
+    saw = f"aggregates of {attack.trials:,} trials with {attack.uploads} upload{'s' if attack.uploads > 1 else ''}"
+    return _finding(case, attack, saw, score, claimed=claimed)
 
 
 def _on_training(case: Case, attack: Attack) -> Finding:
     known = known_to(case, attack)
     without = success_without(case, attack, known)
-    attacker = str(case.transcript.attacker)
     try:
         guesses = attack.run(case.seen(), known)
     except NothingSeen as nothing:
         score = _not_scored(case, attack, chance_of(case, attack))
-        finding = _finding(case, attack, attacker, str(nothing), score, without)
+        finding = _finding(case, attack, str(nothing), score, without)
         return replace(finding, verdict=f"nothing to attack: {nothing}")
     except NotAttacked as why:
-        finding = _finding(case, attack, attacker, str(why), _not_scored(case, attack, nan), without)
+        finding = _finding(case, attack, str(why), _not_scored(case, attack, nan), without)
         return replace(finding, verdict=f"{NOT_ATTACKED}: {why}; this is not a safety result")
     refuse_other_guesses(case, attack, guesses)
     score = score_of(case, attack, guesses, known.ids)
@@ -88,7 +87,7 @@ def _on_training(case: Case, attack: Attack) -> Finding:
         uploads = replace(guesses, values=guesses.plain)
         refuse_other_guesses(case, attack, uploads)
         plain = score_of(case, attack, uploads, known.ids).success
-    finding = _finding(case, attack, attacker, guesses.saw, score, without, claimed)
+    finding = _finding(case, attack, guesses.saw, score, without, claimed)
     return replace(finding, plain=plain, pictures=_pictures(case, attack, guesses, known.ids))
 
 
@@ -99,17 +98,17 @@ def _not_scored(case: Case, attack: Attack, success: float) -> Score:
 def _finding(
     case: Case,
     attack: Attack,
-    attacker: str,
     saw: str,
     score: Score,
-    without: float | None,
+    without: float | None = None,
     claimed: float | None = None,
 ) -> Finding:
     verdict = ""
     if claimed is not None:
         verdict = "within the accountant's ε" if score.success <= claimed else "ABOVE the accountant's ε"
+    name = label(attack, case.truth.names)
     numbers = score.measure, score.success, score.low, score.high, score.chance, without, claimed
-    finding = Finding(label(attack, case.truth.names), attacker, saw, *numbers, verdict)
+    finding = Finding(name, str(case.transcript.attacker), saw, *numbers, verdict)
     if score.p is not None and not isnan(score.success):
         finding = replace(finding, p=score.p(finding.known_anyway + MARGIN))
     if score.measure.startswith("AUC") and attack.target in LABELS:
@@ -126,8 +125,6 @@ def _pictures(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> tu
     values = guesses.values[some]
     truth = case.truth.features(attack.party)[guesses.ids[some]]
     shape = case.truth.shape(attack.party)
-    if len(shape) < 2:
-        return values, truth
     return values.view(-1, *shape), truth.view(-1, *shape)
 
 

@@ -126,19 +126,17 @@ def markdown_page(findings: Sequence[Finding], title: str) -> str:
 
 def html_page(findings: Sequence[Finding], title: str) -> str:
     """The same as one HTML file that loads nothing."""
+    import pandas as pd
+
     title = html.escape(title)
-    table = _html_row("th", COLUMNS) + "".join(_html_row("td", row) for row in table_of(findings))
+    table = pd.DataFrame(table_of(findings), columns=COLUMNS).to_html(index=False, border=0)
     figures = "".join(f"<h2>{html.escape(attack)}</h2>{figure}" for attack, figure in _figures(findings))
     style = "body{font-family:sans-serif;margin:2em}td,th{border:1px solid #999;padding:.3em .6em;text-align:left}"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{style}table{{border-collapse:collapse}}</style></head><body><h1>{title}</h1>"
-        f"<table>{table}</table>{figures}</body></html>\n"
+        f"{table}{figures}</body></html>\n"
     )
-
-
-def _html_row(cell: str, texts: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{cell}>{html.escape(text)}</{cell}>" for text in texts) + "</tr>"
 
 
 def _figures(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:

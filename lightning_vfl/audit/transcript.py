@@ -196,12 +196,9 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
     if not ids:
         return torch.empty(0, dtype=torch.int64), torch.empty(0, 0, dtype=torch.float64)
     every = torch.cat(ids)
-    rows = torch.cat(values).double()
-    if len(torch.unique(every)) == len(every):
-        return every, rows
     last = {record: place for place, record in enumerate(every.tolist())}
     kept = torch.tensor(sorted(last.values()))
-    return every[kept], rows[kept]
+    return every[kept], torch.cat(values).double()[kept]
 
 
 def places(ids: Tensor, records: int) -> Tensor:

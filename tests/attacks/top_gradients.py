@@ -18,8 +18,7 @@ from torch.nn.utils import vector_to_parameters
 from lightning_vfl import CascadeVFL
 from lightning_vfl.aggregators import Concat
 from lightning_vfl.audit import ChosenTop, Finding, TopGradientInversion
-from lightning_vfl.audit.attacks.chosen_top import Staircase
-from lightning_vfl.audit.attacks.top_gradients import recovered
+from lightning_vfl.audit.attacks.top_gradients import Staircase, recovered
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.datamodules import Digits
 from lightning_vfl.networks import MLP

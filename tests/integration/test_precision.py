@@ -12,7 +12,7 @@ from lightning_vfl.absence.measure import embed, predicted_without
 from lightning_vfl.absence.stand_ins import Zeros
 from lightning_vfl.aggregators import Concat, Max, Mean
 from lightning_vfl.audit.attacks.membership import members_and_others
-from lightning_vfl.audit.truth import Truth
+from lightning_vfl.audit.case import Truth
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.halves import ServerNetwork
 from lightning_vfl.networks import MLP

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target, asked_for
-from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.audit.attacks.features import aggregates_by_record, guesses_from_known
-from lightning_vfl.audit.transcript import AGGREGATES, Transcript
+from lightning_vfl.audit.transcript import AGGREGATES
 from lightning_vfl.checks import positive, within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import composed_epsilon, rounded_up
@@ -64,29 +63,20 @@ class EpsilonLowerBound(Attack):
             )
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        if "second" not in seen.inputs:
-            raise NothingSeen("aggregates are the server's")
-        first = seen.inputs["first"]
-        along = seen.inputs["second"] - first
-        values = torch.zeros(self.trials, dtype=torch.float64)
-        for entry in seen.transcript.find(AGGREGATES):
-            values[entry.ids] += (entry.value.double() - first) @ along
-        if not seen.transcript.entries:
-            raise NothingSeen("no aggregate is computed")
-        saw = f"aggregates of {self.trials:,} trials with {self.uploads} upload{'s' if self.uploads > 1 else ''}"
-        return Guesses(torch.arange(self.trials), values, saw)
+        """A server attacks rounds of its own, see ``run_trials``; nobody else has aggregates."""
+        raise NothingSeen("aggregates are the server's")
 
 
 class Trials(NamedTuple):
-    """The trials as the attacker sees them, and the truth.
+    """The attacker's guesses of the coins, and the truth.
 
     Args:
-        seen: what the server sees.
+        values: (n,) float64, larger where the second embedding is likelier.
         second: (n,) bool, whether the second embedding was uploaded.
         claimed: the accountant's ε.
     """
 
-    seen: Seen
+    values: Tensor
     second: Tensor
     claimed: float
 
@@ -120,19 +110,26 @@ def run_trials(aggregator: Aggregator, roster: Roster, attack: EpsilonLowerBound
     if getattr(aggregator, "bounds", "value") == "record":  # the norm is clipped, not each value
         for extreme in extremes:
             extreme[1:] = 0.0
-    second = torch.rand(attack.trials, generator=torch.Generator().manual_seed(seed)) < 0.5
-    transcript = Transcript(Attacker(server=True))
-    sides = Sides.of(wire)
     roll = Roll.everyone(roster.parties)
+
+    def uploads(signs: Tensor) -> tuple[Tensor, ...]:
+        """The embeddings of all parties: the attacked one has the extreme of each sign (B, 1)."""
+        first = -torch.ones_like(signs)
+        return tuple((signs if party == attack.party else first) * extremes[party] for party in parties)
+
+    noiseless = aggregator.plain(uploads(torch.tensor([[-1.0], [1.0]])), roll).double()
+    first = noiseless[0]
+    along = noiseless[1] - first
+    second = torch.rand(attack.trials, generator=torch.Generator().manual_seed(seed)) < 0.5
+    values = torch.zeros(attack.trials, dtype=torch.float64)
+    sides = Sides.of(wire)
     memory = None
     number = 0
     for ids in torch.split(torch.arange(attack.trials), ROWS):
-        signs = torch.where(second[ids], 1.0, -1.0)[:, None]
-        firsts = -torch.ones_like(signs)
-        h = tuple((signs if party == attack.party else firsts) * extremes[party] for party in parties)
+        h = uploads(torch.where(second[ids], 1.0, -1.0)[:, None])
+        rows = Rows(ids, 0, len(ids))
         for _ in range(attack.uploads):
             names = RoundNames(seed, Stage.FIT, number)
-            rows = Rows(ids, 0, len(ids))
             view = PartyView(names, roster, parties, roll.called, rows)
             if aggregator.opening is not None:
                 memory = aggregator.opening.empty_memory(view) if memory is None else memory
@@ -140,14 +137,10 @@ def run_trials(aggregator: Aggregator, roster: Roster, attack: EpsilonLowerBound
                 view = replace(view, memory=memory)
             server = ServerView(names, roster, rows, roll, widths)
             with torch.no_grad():
-                Exchange(aggregator, Embeddings(h), view, server, sides=sides, tap=transcript).run()
+                aggregate = Exchange(aggregator, Embeddings(h), view, server, sides=sides).run()
+            values[ids] += (aggregate.double() - first) @ along
             number += 1
-    inputs = {}
-    for which, sign in (("first", -1.0), ("second", 1.0)):
-        h = tuple((sign if party == attack.party else -1.0) * extremes[party][None] for party in parties)
-        inputs[which] = aggregator.plain(h, roll)[0].double()
-    seen = Seen(Attacker(server=True), transcript, attack.trials, 2, {}, {}, None, roster, aggregator, inputs=inputs)
-    return Trials(seen, second, rounded_up(composed_epsilon({event: attack.uploads}, attack.delta)))
+    return Trials(values, second, rounded_up(composed_epsilon({event: attack.uploads}, attack.delta)))
 
 
 @dataclass

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, NothingSeen, Seen, Target
-from lightning_vfl.audit.truth import Truth
+from lightning_vfl.audit.case import Truth
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.objectives import predictions

@@ -1,6 +1,7 @@
-"""Embeddings of cascade training, from the gradient of the top that the collaborator is sent."""
+"""Embeddings and labels of cascade training, from the gradient of a top: an honest one, or one that is made up."""
 
-from collections.abc import Iterable
+from abc import ABC
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -11,16 +12,53 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lightning_vfl.audit.attack import Attack, Guesses, Known, NotAttacked, NothingSeen, Seen, Target
 from lightning_vfl.audit.attacks.labels import TOP_GRADIENTS
+from lightning_vfl.audit.transcript import Entry
 
 TOP = "top"  # kind of the message with which the collaborator sends its top back
 CLOSE = 0.01  # an embedding is recovered if the relative error of its L2 norm is at most this
 ZERO = 1e-4  # of the largest entry of a row: float32 leaves less of an entry that is zero
 APART = 0.03  # the least singular value of directions of different records: inexact copies of one have a smaller one
 FITS = 0.05  # the largest relative residual of a row of one record: the known top may be a step old
+# of a top that is made up
+SMALL = 1e-4  # of the weights to the outputs, so that all classes stay equally likely
+ALONE = 0.01  # a difference is that of one record where it is f_y but for this share
+KEPT = 16  # measurements for each unit, of the last records that were read
 
 
 @dataclass
-class TopGradientInversion(Attack):
+class FromTopGradients(Attack, ABC):
+    """An attack on the joined embeddings of some rounds of one epoch, by a collaborator that is sent gradients.
+
+    Args:
+        epoch: 1 for the first.
+        rounds: the largest number of rounds that are attacked.
+    """
+
+    target = Target.JOINED
+    epoch: int = 1
+    rounds: int = 20
+
+    def _sent(self, seen: Seen) -> tuple[nn.Module, list[Entry]]:
+        """The top, and its gradients in this epoch.
+
+        Raises:
+            NothingSeen: if the attacker is sent none.
+        """
+        gradients = list(seen.transcript.find(TOP_GRADIENTS, "up", epoch=self.epoch))
+        if seen.top is None or not gradients:
+            raise NothingSeen("no gradient of the top is sent")
+        return seen.top, gradients
+
+    def _guesses(self, gradients: Sequence[Entry], embeddings: list[Tensor], what: str) -> Guesses:
+        """Guesses of the embeddings (R, D) of each of these rounds."""
+        rounds = torch.tensor([one.round for one in gradients])
+        largest = max(len(one.ids) for one in gradients)
+        where = f"in {len(gradients)} rounds of epoch {self.epoch}, batches of at most {largest} records"
+        return Guesses(rounds, pad_sequence(embeddings, True, torch.nan), f"{what} {where}")
+
+
+@dataclass
+class TopGradientInversion(FromTopGradients):
     """The gradient of the top's first layer tells the joined embeddings of a small batch, all their numbers.
 
     The attacker is the collaborator of cascade training. It follows the protocol, knows nothing of any record, and
@@ -42,22 +80,18 @@ class TopGradientInversion(Attack):
         2024. It attacks the features of a federated training; here embeddings take their place.
     """
 
-    target = Target.JOINED
-    epoch: int = 1
-    rounds: int = 20
     tries: int = 20_000
 
     def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
         return (kind, way) in ((TOP_GRADIENTS, "up"), (TOP, "down")) and epoch == self.epoch
 
     def run(self, seen: Seen, known: Known) -> Guesses:
-        entries = list(seen.transcript.find(TOP_GRADIENTS, "up", epoch=self.epoch))
-        if seen.top is None or not entries:
-            raise NothingSeen("no gradient of the top is sent")
-        places = Places.of(seen.top)
-        suitable = [one for one in entries if self._may_be_tried(len(one.ids), places.largest_batch)]
+        top, gradients = self._sent(seen)
+        places = Places.of(top)
+        most = min(places.largest_batch, self.tries.bit_length())  # B with 2^(B - 1) <= tries
+        suitable = [one for one in gradients if len(one.ids) <= most]
         if not suitable:
-            records = min(len(one.ids) for one in entries)
+            records = min(len(one.ids) for one in gradients)
             raise NotAttacked(
                 f"for batches of {records} records, the first layer of the top needs ReLU and more than {records} "
                 f"units, and the attack 2^{records - 1} tries in place of {self.tries:,}"
@@ -68,17 +102,11 @@ class TopGradientInversion(Attack):
         for one in taken:
             biases = one.value[places.bias].double()
             weights = one.value[places.weight].view(len(biases), -1).double()
-            before = [top for top in tops if top.receiver == one.sender and top.round < one.round]
+            before = [sent for sent in tops if sent.receiver == one.sender and sent.round < one.round]
             sent = (before[-1:] or tops[:1]) if places.behind else []  # the first one of all is a step too new
             behind = sent[0].value[places.behind].view(-1, len(biases)).T.double() if sent else None
             found.append(embeddings_of(weights, biases, len(one.ids), self.tries, behind))
-        largest = max(len(one.ids) for one in taken)
-        saw = f"gradients of the top in {len(taken)} rounds of epoch {self.epoch}, batches of at most {largest} records"
-        rounds = torch.tensor([one.round for one in taken])
-        return Guesses(rounds, pad_sequence(found, batch_first=True, padding_value=torch.nan), saw)
-
-    def _may_be_tried(self, records: int, most: int) -> bool:
-        return records <= most and 2 ** (records - 1) <= self.tries
+        return self._guesses(taken, found, "gradients of the top")
 
 
 class Places(NamedTuple):
@@ -197,3 +225,103 @@ def recovered(guesses: Tensor, truth: Tensor) -> Tensor:
     truth = truth.double()
     close: Tensor = torch.cdist(guesses.double(), truth) <= CLOSE * truth.norm(dim=-1).unsqueeze(-2)
     return close
+
+
+@dataclass
+class ChosenTop(FromTopGradients):
+    """A collaborator that sends active parties a top of its own reads embeddings of large batches, with their labels.
+
+    All units of the first layer measure one direction v of the joined embedding h, with falling biases: unit k is on
+    where v h > t_k. The weights behind them are so small that all classes stay equally likely, and a record of class y
+    moves every unit that it has switched on by f_y. So the gradients of two neighbouring units differ by the records
+    between t_k and t_{k+1} alone. Where this is one record, the difference of the biases' gradients is f_y, which gives
+    y, and that of the weights' gradients divided by it is h. Of a batch of B records and as many as U units, e^(-B/U)
+    are alone. What is read gives the thresholds of the next round, so that nothing has to be known of the embeddings.
+
+    The attack asks what an active party would have answered to its tops in rounds of the training, whose own tops are
+    honest. Parties notice nothing: the gradient is what they would send.
+
+    Not covered: tops of other layers than two linear ones with ReLU between them, and losses other than cross entropy.
+    These are reported as not attacked, or find nothing.
+
+    Args:
+        epoch: 1 for the first.
+        rounds: the largest number of rounds that are attacked.
+        first: rounds before these, in which thresholds are found; at most half of those of the epoch.
+
+    References:
+        Fowl, Geiping, Czaja, Goldblum, Goldstein, "Robbing the Fed: Directly Obtaining Private Data in Federated
+        Learning with Modified Models", ICLR 2022, with embeddings in place of pictures.
+    """
+
+    rounds: int = 40
+    first: int = 8
+
+    def reads(self, kind: str, way: str, sender: int | None, epoch: int) -> bool:
+        return (kind, way) == (TOP_GRADIENTS, "up") and epoch == self.epoch
+
+    def run(self, seen: Seen, known: Known) -> Guesses:
+        top, gradients = self._sent(seen)
+        if seen.answer is None:
+            raise NothingSeen("no top is sent")
+        steps = Staircase(top, seen.classes)
+        first = min(self.first, len(gradients) // 2)
+        taken = gradients[: first + self.rounds]
+        found = []
+        for one in taken:
+            answer = seen.answer(one.round, steps.top())
+            embeddings, _ = steps.read(answer, len(one.ids))
+            found.append(embeddings)
+        return self._guesses(taken[first:], found[first:], "answers to tops of its own")
+
+
+class Staircase:
+    """Makes tops whose units are on above rising thresholds, and reads their gradients.
+
+    Args:
+        top: the top of the recipe, for its shapes.
+        classes: C.
+
+    Raises:
+        NotAttacked: for a top of other layers, and labels that are no classes.
+    """
+
+    def __init__(self, top: nn.Module, classes: int) -> None:
+        self.places = Places.of(top)
+        layers = [layer for layer in top.modules() if not [*layer.children()]]
+        if [type(layer) for layer in layers] != [nn.Linear, nn.ReLU, nn.Linear] or classes < 2:
+            raise NotAttacked("the top is not two linear layers with ReLU between them, for classes")
+        self.shapes = [tuple(parameter.shape) for parameter in top.parameters()]
+        self.units, width = self.shapes[0]
+        outputs = self.shapes[2][0]
+        generator = torch.Generator().manual_seed(0)
+        self.direction = torch.randn(width, generator=generator)
+        self.behind = SMALL * torch.randn(outputs, generator=generator) / self.units
+        self.measured = torch.randn(self.units, generator=generator)  # v h of records, as far as known
+        # the gradient of the loss of one record by its outputs, where all classes are equally likely
+        label = torch.eye(outputs) if outputs > 1 else torch.tensor([[0.0], [1.0]])
+        self.moves = ((1 / max(outputs, 2) - label) @ self.behind).double()  # (C,) f_y of a batch of one
+
+    def top(self) -> Tensor:
+        """(P,) the parameters of the next top, in the order of the recipe's."""
+        shares = (torch.arange(self.units) + 0.5) / self.units
+        parts = [self.direction.repeat(self.units), -self.measured.quantile(shares)]
+        parts += [self.behind[:, None].repeat(1, self.units).flatten(), torch.zeros(len(self.behind))]
+        return torch.cat(parts[: len(self.shapes)])
+
+    def read(self, gradient: Tensor, records: int) -> tuple[Tensor, Tensor]:
+        """Embeddings (R, D) and labels (R,) of the records of a batch that are alone between two thresholds."""
+        biases = gradient[self.places.bias].double()
+        weights = gradient[self.places.weight].double().view(self.units, -1)
+        between = biases.diff(append=torch.zeros(1)).neg()  # of the records above a threshold and below the next
+        summed = weights.diff(dim=0, append=torch.zeros_like(weights[:1])).neg()
+        moved = between.abs() > 1e-3 * SMALL / self.units / records
+        between = between[moved]
+        summed = summed[moved]
+        measured = summed @ self.direction.double() / between  # of one record, v h; of several, a mean of theirs
+        usable = measured[measured.abs() < 1e3 * self.direction.norm()].float()
+        self.measured = torch.cat([self.measured, usable])[-KEPT * self.units :]
+        own = self.moves / records
+        off = (between[:, None] - own).abs() / own.abs()
+        alone = off.amin(1) < ALONE
+        return summed[alone] / between[alone, None], off.argmin(1)[alone]

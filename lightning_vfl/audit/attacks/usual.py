@@ -4,8 +4,7 @@ from math import prod
 
 from lightning_vfl import audit
 from lightning_vfl.audit.attack import Attack
-from lightning_vfl.audit.case import Case
-from lightning_vfl.audit.truth import Truth
+from lightning_vfl.audit.case import Case, Truth
 from lightning_vfl.protocols import CascadeVFL
 
 

@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from lightning_vfl import CascadeVFL, SplitVFL
 from lightning_vfl.aggregators import Concat, MaskedSum
 from lightning_vfl.audit import ChosenTop, NothingSeen
-from lightning_vfl.audit.attacks.chosen_top import Staircase
+from lightning_vfl.audit.attacks.top_gradients import Staircase
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.networks import MLP
 from tests.subjects import Blobs, trainer

@@ -9,9 +9,8 @@ import torch
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Concat
 from lightning_vfl.audit import Attack, Guesses, Target
-from lightning_vfl.audit.case import Case
+from lightning_vfl.audit.case import Case, Truth
 from lightning_vfl.audit.harness import run_attack
-from lightning_vfl.audit.truth import Truth
 from lightning_vfl.callbacks import Audit
 from lightning_vfl.errors import ConfigurationError
 from tests.subjects import Blobs, YesNo, trainer
