@@ -22,13 +22,12 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import table as tables
 from lightning_vfl.study.figures import out_of_sight
 from lightning_vfl.study.grid import Run, grid
-from lightning_vfl.study.ranges import Search
 from lightning_vfl.study.read import find_study, read_study
 from lightning_vfl.study.report import report
 from lightning_vfl.study.runner import Means, carry_out
 from lightning_vfl.study.search import search, write
 from lightning_vfl.study.slurm import array_script
-from lightning_vfl.study.spec import Study
+from lightning_vfl.study.spec import Search, Study
 from lightning_vfl.study.worker import work
 
 _BACKENDS = Literal["loky", "dask", "ray", "slurm"]

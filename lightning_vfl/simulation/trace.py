@@ -22,8 +22,8 @@ from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import refuse_large_table
 from lightning_vfl.simulation.faults import LEAST, FaultModel, RoundOutcome
+from lightning_vfl.trained.predictions import write_table
 from lightning_vfl.types import Roster
-from lightning_vfl.whole_files import whole_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,12 +161,7 @@ def write(table: "pd.DataFrame", path: str) -> None:
     Raises:
         ConfigurationError: for another ending.
     """
-    file = file_of(path)
-    with whole_path(file) as whole:
-        if file.suffix == ".csv":
-            table.to_csv(whole, index=False)  # floats in their shortest form that reads back to the same bits
-        else:
-            table.to_parquet(whole, index=False)
+    write_table(table, file_of(path))  # floats in their shortest form that reads back to the same bits
 
 
 def file_of(path: str) -> Path:

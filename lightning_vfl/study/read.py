@@ -13,8 +13,7 @@ from jsonargparse import ArgumentParser
 
 from lightning_vfl.configs import find_recipe, refuse_repeated_keys
 from lightning_vfl.errors import ConfigurationError, nearest
-from lightning_vfl.study.ranges import FALLING, read_search
-from lightning_vfl.study.spec import Entry, Look, Settings, Study, Target, refusal
+from lightning_vfl.study.spec import FALLING, Entry, Look, Range, Search, Settings, Study, Target, refusal
 
 T = TypeVar("T")
 
@@ -90,6 +89,31 @@ def _read(kind: type[T], given: Mapping[str, Any], prefix: str = "", **built: An
         return kind(**vars(values), **built)
     except ConfigurationError as error:
         raise ConfigurationError(f"{prefix}{error}") from None
+
+
+def read_search(said: Any) -> Search | None:
+    """A search from ``search: {optuna: {...}}`` of a study.
+
+    Raises:
+        ConfigurationError: naming the key and what is allowed.
+    """
+    if said is None:
+        return None
+    if not isinstance(said, Mapping) or list(said) != ["optuna"]:
+        raise ConfigurationError(f"search: {said!r} is not allowed; write optuna: {{metric: …, ranges: …}} below it")
+    given = _known(Search, said["optuna"], "search.optuna")
+    ranges = {str(key): _range(value, f"search.optuna.ranges.{key}") for key, value in _items(given, "ranges")}
+    if not ranges:
+        raise ConfigurationError("search.optuna.ranges is missing; write OPTION: {low: 1, high: 9} below it")
+    return _read(Search, given, "search.optuna.", ranges=ranges)
+
+
+def _range(said: Any, where: str) -> Range:
+    if isinstance(said, list) and said:
+        return Range(choices=tuple(said))
+    if not isinstance(said, Mapping) or not {"low", "high"} <= said.keys():
+        raise ConfigurationError(f"{where}: {said!r} is not a range; write {{low: 1, high: 9}} or a list of choices")
+    return _read(Range, _known(Range, said, where), f"{where}.")
 
 
 def _target(metric: str, said: Any) -> Target:

@@ -12,8 +12,8 @@ import yaml
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import table as tables
 from lightning_vfl.study.grid import Run, grid
-from lightning_vfl.study.ranges import Range, Search
-from lightning_vfl.study.spec import Settings, Study
+from lightning_vfl.study.spec import Range, Search, Settings, Study
+from lightning_vfl.whole_files import whole_path
 
 CarryOut = Callable[[Sequence[Run]], None]
 
@@ -84,9 +84,9 @@ def write(found: pd.DataFrame, study: Study, wanted: Search, out: Path) -> list[
     # a column of choices may hold values of several types
     texts = {key: found[key].astype(str) for key, one in wanted.ranges.items() if one.choices}
     tables.write(found.assign(**texts), out, "search")
-    path, part = out / "best.yaml", out / ".best.yaml"
-    part.write_text(yaml.safe_dump(best(found, study, wanted), sort_keys=False), encoding="utf-8")
-    part.replace(path)
+    path = out / "best.yaml"
+    with whole_path(path) as whole:
+        whole.write_text(yaml.safe_dump(best(found, study, wanted), sort_keys=False), encoding="utf-8")
     return [out / "search.csv", path]
 
 

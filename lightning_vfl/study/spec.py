@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Any, Literal, get_args
 
 from lightning_vfl.errors import ConfigurationError, nearest
-from lightning_vfl.study.ranges import Search
 
+FALLING = ("loss", "error", "mse")  # in names of metrics whose smaller values are better
 Settings = Mapping[str, Any]  # dotted option of the command line -> value
 Axis = Literal["rounds", "passes", "virtual_seconds", "bytes"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -75,6 +76,67 @@ class Target:
 
     def __str__(self) -> str:
         return f"{'≤' if self.falls else '≥'} {self.value:.10g}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a search may try for a setting: numbers from ``low`` to ``high``, or one of some choices.
+
+    Args:
+        low: smallest number.
+        high: largest number; all numbers are whole numbers if both ends are.
+        step: distance of the numbers; None: any number, of whole numbers each.
+        log: draw the logarithm evenly.
+        choices: the values, if there is no interval.
+    """
+
+    low: int | float = allowed("a number", default=0.0)
+    high: int | float = allowed("a number", default=0.0)
+    step: int | float | None = allowed("a number", default=None)
+    log: bool = allowed("true or false", default=False)
+    choices: tuple[Any, ...] = allowed("a list of values", default=())
+
+    def __post_init__(self) -> None:
+        interval = -inf < self.low < self.high < inf
+        if interval == bool(self.choices) or (self.log and (self.low <= 0 or self.step is not None)):
+            raise ConfigurationError("low must be below high, and above 0 without step if log is true")
+
+    @property
+    def whole(self) -> bool:
+        """Whether the numbers are whole numbers."""
+        return all(isinstance(end, int) for end in (self.low, self.high)) and isinstance(self.step, int | None)
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search over ranges, in place of overrides.
+
+    Args:
+        ranges: dotted option -> what may be tried.
+        metric: the metric to optimise; its mean over the seeds of a trial.
+        trials: of each recipe.
+        seed: of the sampler.
+        at_once: trials that are chosen before the results of any of them are known. The result depends on this number,
+            not on how many runs go on at a time.
+        falls: whether a smaller value is better; None: for names with loss, error or mse.
+    """
+
+    ranges: Mapping[str, Range]
+    metric: str = allowed("the name of a metric, such as val/accuracy")
+    trials: int = allowed("a whole number from 1", default=20)
+    seed: int = allowed("a whole number from 0", default=0)
+    at_once: int = allowed("a whole number from 1", default=4)
+    falls: bool | None = allowed("true or false", default=None)
+
+    def __post_init__(self) -> None:
+        for key, least in (("trials", 1), ("seed", 0), ("at_once", 1)):
+            if getattr(self, key) < least:
+                raise refusal(Search, key, getattr(self, key))
+
+    @property
+    def minimises(self) -> bool:
+        """Whether a smaller value is better."""
+        return any(word in self.metric for word in FALLING) if self.falls is None else self.falls
 
 
 @dataclass(frozen=True)

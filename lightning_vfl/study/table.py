@@ -1,6 +1,5 @@
 """The tidy table: one line a run, seed, step and metric."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import pyarrow.parquet as pq
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study.grid import Run
 from lightning_vfl.study.spec import Study
+from lightning_vfl.trained.predictions import write_table
+from lightning_vfl.whole_files import whole_path
 
 IDENTITY = ("run", "recipe", "override", "seed")
 MEASURES = ("step", "passes", "virtual_seconds", "bytes", "up_bytes", "down_bytes", "peer_bytes")
@@ -24,9 +25,8 @@ def write_result(rows: Sequence[Mapping[str, object]], run: Run) -> None:
         raise ConfigurationError("the run has no measurements; switch validation on, or set test: true in the study")
     frame = pd.DataFrame(rows).assign(run=run.name, recipe=run.recipe, override=run.override, seed=run.seed)
     table = pa.Table.from_pandas(frame[list(COLUMNS)], preserve_index=False)
-    part = run.folder / f".result.{os.getpid()}"
-    pq.write_table(table.replace_schema_metadata({_FINGERPRINT: run.fingerprint.encode()}), part)
-    part.replace(run.result)
+    with whole_path(run.result) as whole:
+        pq.write_table(table.replace_schema_metadata({_FINGERPRINT: run.fingerprint.encode()}), whole)
 
 
 def is_finished(run: Run) -> bool | None:
@@ -71,12 +71,7 @@ def unmeasured(frame: pd.DataFrame, study: Study) -> list[str]:
 def write(frame: pd.DataFrame, folder: Path, name: str) -> None:
     """Write ``name.parquet`` and ``name.csv``; a half-written file never has the final name."""
     for ending in ("parquet", "csv"):
-        part = folder / f".{name}.{ending}"
-        if ending == "csv":
-            frame.to_csv(part, index=False)
-        else:
-            frame.to_parquet(part, index=False)
-        part.replace(folder / f"{name}.{ending}")
+        write_table(frame, folder / f"{name}.{ending}")
 
 
 def read(folder: Path) -> pd.DataFrame:

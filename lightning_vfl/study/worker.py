@@ -20,6 +20,7 @@ from lightning.pytorch import Callback
 from lightning_vfl.callbacks import RunHistory
 from lightning_vfl.study.grid import MACHINE, Run
 from lightning_vfl.study.table import write_result
+from lightning_vfl.whole_files import whole_path
 
 CommandLine = Callable[[Sequence[str], Sequence[Callback]], Any]
 """``lightning_vfl.commands.program.run_or_exit``, as an argument: the commands import this package, not the reverse."""
@@ -83,9 +84,9 @@ def _peak_bytes() -> float:
 
 def record_failure(run: Run, reason: str) -> None:
     """Write down why a run has no result. The next start of the study tries the run again."""
-    whole = run.failure.with_name(f".{run.failure.name}.{os.getpid()}")
-    whole.write_text(json.dumps({"run": run.label, "reason": reason, "fingerprint": run.fingerprint}, indent=1))
-    whole.replace(run.failure)
+    failure = {"run": run.label, "reason": reason, "fingerprint": run.fingerprint}
+    with whole_path(run.failure) as whole:
+        whole.write_text(json.dumps(failure, indent=1))
 
 
 def _reason(error: BaseException, log: Path) -> str:

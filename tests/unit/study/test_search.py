@@ -7,8 +7,8 @@ import pytest
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.study import search as searches
-from lightning_vfl.study.ranges import Range, Search, read_search
-from lightning_vfl.study.spec import Entry, Study
+from lightning_vfl.study.read import read_search
+from lightning_vfl.study.spec import Entry, Range, Search, Study
 from lightning_vfl.study.table import COLUMNS, is_finished, write_result
 
 pytest.importorskip("optuna")
@@ -116,10 +116,20 @@ def test_ranges_are_read():
     ("said", "message"),
     [
         ("x", "search: 'x' is not allowed; write optuna: "),
-        ({"optuna": {"ranges": {"a": [1]}}}, "search.optuna.metric is missing"),
+        ({"optuna": {"ranges": {"a": [1]}}}, "search.optuna.metric: None is not allowed; write the name of a metric"),
         ({"optuna": {"metric": "m"}}, "search.optuna.ranges is missing"),
-        ({"optuna": {"metrics": "m"}}, "search.optuna: 'metrics' is not a key; did you mean metric or trials?"),
+        ({"optuna": {"metrics": "m"}}, "'metrics' is not a key of search.optuna; did you mean metric or trials?"),
         ({"optuna": {"metric": "m", "ranges": {"a": [1]}, "trials": 0}}, "search.optuna.trials: 0 is not allowed"),
+        (
+            {"optuna": {"metric": "m", "ranges": {"a": {"high": 1}}}},
+            "ranges.a: {'high': 1} is not a range",
+        ),
+        ({"optuna": {"metric": "m", "ranges": {"a": {"low": 1, "high": float("inf")}}}}, "low must be below"),
+        (
+            {"optuna": {"metric": "m", "ranges": {"a": {"low": 1, "high": 2, "log": 1}}}},
+            "a.log: 1 is not allowed",
+        ),
+        ({"optuna": {"metric": "m", "ranges": {"a": [1]}, "falls": "up"}}, "search.optuna.falls: 'up' is not allowed"),
         ({"optuna": {"metric": "m", "ranges": {"a": 3}}}, "search.optuna.ranges.a: 3 is not a range"),
         ({"optuna": {"metric": "m", "ranges": {"a": {"low": 3, "high": 1}}}}, "low must be below high"),
         ({"optuna": {"metric": "m", "ranges": {"a": {"low": 0, "high": 1, "log": True}}}}, "above 0 without step"),
