@@ -5,7 +5,8 @@ header is a JSON object, and SHA-256 is of everything before it. A file appears 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from struct import Struct
@@ -65,7 +66,7 @@ def read_list(folder: Path, owner: str, receiver: str) -> PointList | None:
         return None
     session, header, content = _read(path, "points", owner)
     keys = len(session.keys)
-    with _Malformed(path):
+    with _well_formed(path):
         used, places = _used(header["keys"]), int(header["places"])
         if places < 1 or len(content) != places * keys * SIZE:
             raise ValueError(f"{places:,} places of {keys} points, but {len(content):,} bytes")
@@ -105,7 +106,7 @@ def read_filters(folder: Path, owner: str) -> "tuple[Session, NDArray[np.uint8]]
     """
     path = filters_path(folder, owner)
     session, header, content = _read(path, "filters", owner)
-    with _Malformed(path):
+    with _well_formed(path):
         places = int(header["places"])
         if places < 1 or len(content) != places * FILTER_BYTES:
             raise ValueError(f"{places:,} filters, but {len(content):,} bytes")
@@ -134,12 +135,8 @@ def read_links(folder: Path, session: Session, party: str, of: str) -> "tuple[ND
         ConfigurationError: if the file is not there, is truncated or changed, or is about other filters.
     """
     path = links_path(folder, party)
-    if not path.exists():
-        raise ConfigurationError(f"{path} is not there; the comparer writes it: lightning-vfl align match")
-    theirs, header, content = _read(path, "links", party)
-    if theirs != session:
-        raise ConfigurationError(f"{path} is of another session: {session.difference(theirs)}")
-    with _Malformed(path):
+    header, content = _told(path, "links", session, party)
+    with _well_formed(path):
         count = int(header["places"])
         if len(content) != 16 * count:
             raise ValueError(f"{count:,} places, but {len(content):,} bytes")
@@ -164,12 +161,8 @@ def read_rows(folder: Path, secret: Secret) -> Rows:
         ConfigurationError: if it is not there, is truncated or changed, or is of another session or another key.
     """
     path = rows_path(folder, secret.party)
-    if not path.exists():
-        raise ConfigurationError(f"{path} is not there; the comparer writes it: lightning-vfl align match")
-    session, header, content = _read(path, "rows", secret.party)
-    if session != secret.session:
-        raise ConfigurationError(f"{path} is of another session: {secret.session.difference(session)}")
-    with _Malformed(path):
+    header, content = _told(path, "rows", secret.session, secret.party)
+    with _well_formed(path):
         used, size = _used(header["keys"]), int(header["size"])
         if len(content) != 16 * int(header["places"]):
             raise ValueError(f"{header['places']} places, but {len(content):,} bytes")
@@ -179,7 +172,7 @@ def read_rows(folder: Path, secret: Secret) -> Rows:
     inside = len(places) == 0 or (places.min() >= 0 and places.max() < secret.places and rows.min() >= 0)
     if not inside or len(np.unique(places)) < len(places) or (np.diff(rows) < 1).any():
         raise ConfigurationError(f"{path} names places that the list of {secret.party} does not have, or some twice")
-    return Rows(session, secret.party, used, size, places, rows)
+    return Rows(secret.session, secret.party, used, size, places, rows)
 
 
 def write_secret(folder: Path, secret: Secret, table: Mapping[str, Any]) -> Path:
@@ -214,7 +207,7 @@ def read_secret(folder: Path, party: str) -> tuple[Secret, dict[str, Any]] | Non
     path = secret_path(folder, party)
     if not path.exists():
         return None
-    with _Malformed(path):
+    with _well_formed(path):
         said = json.loads(_content(path))
         if not isinstance(said, dict) or said.get("lightning-vfl align") != _VERSION or said["party"] != party:
             raise ValueError(f"it is not a secret of {party} of version {_VERSION}")
@@ -245,7 +238,7 @@ def _write(path: Path, kind: str, session: Session, owner: str, more: Mapping[st
 
 def _read(path: Path, kind: str, owner: str) -> tuple[Session, Mapping[str, Any], bytes]:
     whole = _content(path)
-    with _Malformed(path):
+    with _well_formed(path):
         if whole[: len(_MAGIC)] != _MAGIC[: len(whole)]:
             raise ValueError("it is not a file of lightning-vfl align")
         if len(whole) < _START.size + _DIGEST or sha256(whole[:-_DIGEST]).digest() != whole[-_DIGEST:]:
@@ -262,6 +255,16 @@ def _read(path: Path, kind: str, owner: str) -> tuple[Session, Mapping[str, Any]
     return session, header, whole[end:-_DIGEST]
 
 
+def _told(path: Path, kind: str, session: Session, party: str) -> tuple[Mapping[str, Any], bytes]:
+    """The header and the content of what the comparer tells a party of this session."""
+    if not path.exists():
+        raise ConfigurationError(f"{path} is not there; the comparer writes it: lightning-vfl align match")
+    theirs, header, content = _read(path, kind, party)
+    if theirs != session:
+        raise ConfigurationError(f"{path} is of another session: {session.difference(theirs)}")
+    return header, content
+
+
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -273,19 +276,14 @@ def _used(said: Any) -> tuple[Used, ...]:
     return tuple(Used(str(party), str(mark)) for party, mark in said)
 
 
-class _Malformed:
+@contextmanager
+def _well_formed(path: Path) -> Iterator[None]:
     """Tells everything that is wrong with the content of a file in one line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, KeyError | TypeError | ValueError | RecursionError):
-            why = f"no '{error.args[0]}'" if isinstance(error, KeyError) else " ".join(str(error).split())
-            raise ConfigurationError(f"{self.path} cannot be used: {why}; ask for the file again") from None
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        why = f"no '{error.args[0]}'" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise ConfigurationError(f"{path} cannot be used: {why}; ask for the file again") from None
 
 
 def names_in(folder: Path, fuzzy: bool = False) -> tuple[str, ...]:

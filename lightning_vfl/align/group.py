@@ -77,37 +77,25 @@ def _missing() -> ConfigurationError:
     return ConfigurationError("aligning needs the package rbcl; pip install 'lightning-vfl[align]'")
 
 
-def expand_message(message: bytes, tag: bytes, size: int = _WIDE) -> bytes:
-    """Uniform bytes from a message: ``expand_message_xmd`` with SHA-512.
+def expander(tag: bytes) -> Callable[[bytes], bytes]:
+    """The function from a message to 64 uniform bytes: ``expand_message_xmd`` with SHA-512.
+
+    One block of SHA-512 has all bytes that are asked for. What does not depend on the message is computed once.
 
     Args:
-        message: any bytes.
         tag: the domain separation tag, up to 255 bytes.
-        size: bytes to return.
 
     References:
         RFC 9380, "Hashing to Elliptic Curves", section 5.3.1.
     """
-    return _expander(tag, size)(message)
-
-
-def _expander(tag: bytes, size: int = _WIDE) -> Callable[[bytes], bytes]:
-    """``expand_message`` for many messages: what does not depend on the message is computed once."""
-    suffix, blocks = tag + bytes([len(tag)]), -(-size // 64)
-    if blocks > 255:
-        raise ValueError(f"size must be at most {255 * 64}; got {size}")
-    begun, end, one = sha512(bytes(128)), size.to_bytes(2, "big") + b"\0" + suffix, b"\1" + suffix
+    tag_and_length = tag + bytes([len(tag)])
+    end = _WIDE.to_bytes(2, "big") + b"\0" + tag_and_length
+    begun = sha512(bytes(128))  # a block of zeros
 
     def expand(message: bytes) -> bytes:
         hashed = begun.copy()
         hashed.update(message + end)
-        first = hashed.digest()
-        block = found = sha512(first + one).digest()
-        for number in range(2, blocks + 1):
-            mixed = (int.from_bytes(first, "big") ^ int.from_bytes(block, "big")).to_bytes(64, "big")
-            block = sha512(mixed + bytes([number]) + suffix).digest()
-            found += block
-        return found[:size]
+        return sha512(hashed.digest() + b"\1" + tag_and_length).digest()
 
     return expand
 
@@ -159,7 +147,7 @@ def mask(
     """
     # One loop for each function: threads compute at the same time outside Python alone, so there is little of it.
     to_point, raise_point = _library().crypto_core_ristretto255_from_hash, _library().crypto_scalarmult_ristretto255
-    expand = _expander(tag)
+    expand = expander(tag)
 
     def chunk(start: int) -> bytes:
         part = messages[start : start + _CHUNK]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -137,21 +138,10 @@ def refuse_bad_points(points: "Points", owner: str) -> None:
             raise ConfigurationError(f"duplicate points in the list of {owner}: {twice}; keep one record of each id")
 
 
-def _words(points: "Points") -> "NDArray[np.uint64]":
-    """(n, 4) the points as numbers whose order is that of the bytes."""
-    content = np.ascontiguousarray(points).reshape(len(points), SIZE)
-    return content.view(">u8").astype(np.uint64)
-
-
 def _numbered(points: "Sequence[Points]") -> "list[NDArray[np.int64]]":
     """The number of each point among the different points of all lists, in the order of their bytes."""
-    words = _words(np.concatenate(points))
-    order = np.lexsort(words.T[::-1])
-    ordered = words[order]
-    new = np.ones(len(ordered), np.int64)
-    new[1:] = (ordered[1:] != ordered[:-1]).any(1)
-    numbers = np.empty(len(ordered), np.int64)
-    numbers[order] = np.cumsum(new) - 1
+    texts = np.ascontiguousarray(np.concatenate(points)).view(f"S{SIZE}")
+    numbers = np.unique(texts.ravel(), return_inverse=True)[1]
     return np.split(numbers, np.cumsum([len(one) for one in points])[:-1])
 
 
@@ -168,10 +158,7 @@ def common_places(lists: "Sequence[Points]") -> "list[NDArray[np.int64]]":
     found: list[list[NDArray[np.int64]]] = [[] for _ in lists]
     for key in range(lists[0].shape[1]):
         numbers = _numbered([points[places, key] for points, places in zip(lists, free, strict=True)])
-        common = numbers[0]
-        for one in numbers[1:]:
-            common = np.intersect1d(common, one, assume_unique=True)
-        common = np.sort(common)
+        common = reduce(np.intersect1d, numbers)
         for m, one in enumerate(numbers):
             by_number = np.argsort(one, kind="stable")
             at = by_number[np.searchsorted(one, common, sorter=by_number)]

@@ -1,5 +1,7 @@
 """ristretto255 in Python integers, from the formulas of RFC 9496, section 4.3: slow, and only for tests."""
 
+from hashlib import sha512
+
 P = 2**255 - 19
 D = -121665 * pow(121666, -1, P) % P
 ROOT = pow(2, (P - 1) // 4, P)  # of -1
@@ -15,6 +17,17 @@ def root_of_ratio(u: int, v: int) -> tuple[bool, int]:
     if flipped or flipped_i:
         r = r * ROOT % P
     return check == u % P or flipped, P - r if _negative(r) else r
+
+
+def expanded(message: bytes, tag: bytes, size: int = 64) -> bytes:
+    """The uniform bytes of a message, step by step as RFC 9380 writes them in section 5.3.1."""
+    tag_and_length = tag + bytes([len(tag)])
+    first = sha512(bytes(128) + message + size.to_bytes(2, "big") + b"\0" + tag_and_length).digest()
+    blocks = [sha512(first + b"\1" + tag_and_length).digest()]
+    while 64 * len(blocks) < size:
+        mixed = bytes(one ^ other for one, other in zip(first, blocks[-1], strict=True))
+        blocks.append(sha512(mixed + bytes([len(blocks) + 1]) + tag_and_length).digest())
+    return b"".join(blocks)[:size]
 
 
 def mapped(uniform: bytes) -> Point:

@@ -12,7 +12,7 @@ from lightning_vfl.align.group import (
     NoPoint,
     check_key,
     check_points,
-    expand_message,
+    expander,
     mask,
     new_key,
     raised,
@@ -61,7 +61,8 @@ NO_POINTS = {  # RFC 9496, appendix A.2, one of each kind, and the identity
 
 @pytest.mark.parametrize(("message", "size"), EXPANDED)
 def test_messages_are_expanded_as_rfc_9380_says(message, size):
-    assert expand_message(message, TAG, size).hex() == EXPANDED[message, size]
+    assert ristretto.expanded(message, TAG, size).hex() == EXPANDED[message, size]
+    assert expander(TAG)(message) == ristretto.expanded(message, TAG)
 
 
 @pytest.mark.parametrize("uniform", MAPPED)
@@ -76,7 +77,7 @@ def test_points_are_raised_as_plain_arithmetic_does():
     own = mask(ids, lambda place: b"", key, b"tag")
     again = raised(own, new_key(seeded("other")))
     for place, message in enumerate(ids):
-        point = ristretto.mapped(expand_message(message, b"tag"))
+        point = ristretto.mapped(ristretto.expanded(message, b"tag"))
         once = ristretto.times(int.from_bytes(key, "little"), point)
         twice = ristretto.times(int.from_bytes(new_key(seeded("other")), "little"), once)
         assert (own[place].tobytes(), again[place].tobytes()) == (ristretto.encoded(once), ristretto.encoded(twice))
