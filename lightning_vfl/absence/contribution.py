@@ -246,19 +246,16 @@ class Scorer:
         return scores(self._module, predictions, self.records.labels, self._draws)
 
     def _predictions(self, absent: Subset, records: Embedded) -> Tensor:
-        answered = torch.zeros(len(records.labels), dtype=torch.bool, device=records.labels.device)
-        parts = []
+        predicted = None
         if len(absent) < len(records.h):
-            without = predicted_without(self._module, records, absent, self._stand_in, self._moments)
-            for part, some, predicted in without:
-                answered[part] = some.to(answered.device)
-                if predicted is not None:
-                    parts.append(predicted)
+            answered, predicted = predicted_without(self._module, records, absent, self._stand_in, self._moments)
         if self._typical is None:
-            self._typical = typical(self._labels, parts[0][0])
-        filled = self._typical.repeat(len(answered), *[1] * self._typical.ndim)
-        if parts:
-            filled[answered] = torch.cat(parts)
+            if predicted is None:
+                raise TypeError("the first prediction needs a party")
+            self._typical = typical(self._labels, predicted[0])
+        filled = self._typical.repeat(len(records.labels), *[1] * self._typical.ndim)
+        if predicted is not None:
+            filled[answered] = predicted
         return filled
 
 

@@ -203,18 +203,21 @@ def _features(module: VFLModule, batch: VerticalBatch) -> tuple[Tensor, ...]:
 
 def predicted_without(
     module: VFLModule, records: Embedded, absent: Subset, stand_in: AbsentStandIn, moments: Moments | None
-) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    """The predictions of all records without some of the parties, part by part.
+) -> tuple[Tensor, Tensor | None]:
+    """(N,) bool, the records that get a prediction without some of the parties, and the predictions of these.
 
-    Yields:
-        The positions of the part, (B,) bool, the records that get a prediction, and the predictions of these; None if
-        there are none.
+    None in place of predictions if there are none.
     """
+    answers = []
+    predicted = []
     for start in range(0, len(records.labels), _CHUNK):
         part = slice(start, start + _CHUNK)
         held = None if records.present is None else records.present[part]
         answered, output = output_without(module, [x[part] for x in records.h], held, absent, stand_in, moments)
-        yield part, answered, None if output is None else predictions(module.objective, output)
+        answers.append(answered)
+        if output is not None:
+            predicted.append(predictions(module.objective, output))
+    return torch.cat(answers), torch.cat(predicted) if predicted else None
 
 
 def _of_subset(
@@ -223,12 +226,10 @@ def _of_subset(
     """The rows of one subset of absent parties."""
     metrics = module.test.metrics.clone()
     metrics.reset()
-    scored = 0
-    for part, answered, predicted in predicted_without(module, records, absent, stand_in, moments):
-        if predicted is None:
-            continue
-        metrics.update(predicted, records.labels[part][answered])
-        scored += int(answered.sum())
+    answered, predicted = predicted_without(module, records, absent, stand_in, moments)
+    scored = int(answered.sum())
+    if predicted is not None:
+        metrics.update(predicted, records.labels[answered])
     values = metrics.compute() if scored else dict.fromkeys(metrics.keys(), torch.tensor(float("nan")))
     row = {"what": "subset", "absent": " ".join(map(str, absent)), "number": len(absent), "p": float("nan")}
     counts = {"half_width": 0.0, "subsets": 1, "records": scored, "left_out": len(records.labels) - scored}

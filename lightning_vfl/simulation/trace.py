@@ -8,7 +8,6 @@ party receives) and ``request``; or ``round`` instead of ``request``, if a row h
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -70,38 +69,37 @@ class TraceReplay(FaultModel):
 
     @cached_property
     def _trace(self) -> "_Trace":
-        return _Reader(Path(self.path)).trace()
+        return _Trace(Path(self.path))
 
     @property
     def silent(self) -> bool:
         trace = self._trace
-        held = [trace.parties["sends"], trace.parties["receives"], *([] if trace.links is None else [trace.links])]
-        return not all(bool(flags.all()) for flags in held)
+        held = trace.values["sends"], trace.values["receives"], trace.links
+        return not all(flags is None or bool(flags.all()) for flags in held)
 
     @property
     def announces(self) -> bool:
-        return not bool(self._trace.parties["announced"].all())
+        return not bool(self._trace.values["announced"].all())
 
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
-        trace, name = self._trace, Path(self.path).name
-        steps, parties = trace.parties["delay"].shape
-        if parties != roster.parties:
+        trace = self._trace
+        if trace.parties != roster.parties:
             raise ConfigurationError(
-                f"{name} is a trace of {parties} parties, but this run has {roster.parties}; use a trace of "
-                f"{roster.parties} parties"
+                f"{trace.name} is a trace of {trace.parties} parties, but this run has {roster.parties}; use a trace "
+                f"of {roster.parties} parties"
             )
         step = request // trace.requests_a_step
         if self.repeat:
-            step %= steps
-        if step >= steps:
+            step %= trace.steps
+        if step >= trace.steps:
             raise ConfigurationError(
-                f"request {request} is past the end of {name}, which has requests 0 to "
-                f"{steps * trace.requests_a_step - 1} of every party; record a longer trace, train fewer rounds, or "
-                "set repeat: true"
+                f"request {request} is past the end of {trace.name}, which has requests 0 to "
+                f"{trace.steps * trace.requests_a_step - 1} of every party; record a longer trace, train fewer rounds, "
+                "or set repeat: true"
             )
         nothing = RoundOutcome.nothing(roster)
         return RoundOutcome(
-            **{field: values[step] for field, values in trace.parties.items()},
+            **{field: values[step] for field, values in trace.values.items()},
             hosts=self._of_hosts(trace.hosts, step, nothing.hosts),
             links=self._of_hosts(trace.links, step, nothing.links),
         )
@@ -119,7 +117,7 @@ class TraceReplay(FaultModel):
         hosts = nothing.shape[-1]
         if values.shape[-1] < hosts:
             raise ConfigurationError(
-                f"{Path(self.path).name} has {values.shape[-1]} hosts, but this run has {hosts}; "
+                f"{self._trace.name} has {values.shape[-1]} hosts, but this run has {hosts}; "
                 f"use a trace of at least {hosts} hosts"
             )
         return values[step, ..., :hosts]
@@ -175,16 +173,6 @@ def file_of(path: str) -> Path:
     return Path(path)
 
 
-@dataclass(frozen=True, eq=False)
-class _Trace:
-    """Fields of RoundOutcome by step (a request or a round): (R, M); hosts (R, H); links (R, M, H)."""
-
-    requests_a_step: int
-    parties: dict[str, Tensor]
-    hosts: Tensor | None
-    links: Tensor | None
-
-
 def _read(path: Path) -> "pd.DataFrame":
     import pandas as pd  # 0.5 s, where it is used
 
@@ -207,29 +195,38 @@ def _number(text: str) -> float:
     return float(text or "nan")
 
 
-class _Reader:
-    """Converts the table of a file into tensors; every error names the file."""
+class _Trace:
+    """The table of a file as tensors; every error names the file.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        values: by field of RoundOutcome, (R, M) for R steps: requests, or rounds of two requests.
+        hosts: (R, H); None: the trace has none.
+        links: (R, M, H); None: the trace has none.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
         table = _read(path)
         self.step = "request" if "request" in table else "round"
+        self.requests_a_step = 1 if self.step == "request" else 2
         self._check_columns(table)
-        self.steps, self.parties = self._count(table, self.step), self._count(table, "party")
+        self.steps = self._count(table, self.step)
+        self.parties = self._count(table, "party")
         self.table = table.sort_values([self.step, "party"], ignore_index=True)
         self._check_rectangle()
 
-    def trace(self) -> _Trace:
-        """The whole trace."""
         nothing = RoundOutcome.nothing(Roster.singles(self.parties))
-        fields = {}
+        self.values: dict[str, Tensor] = {}
         for column, field in _FIELDS.items():
-            if column in self.table:
-                fields[field] = self._values(column)
-            else:
-                fields[field] = getattr(nothing, field).expand(self.steps, self.parties)
-        links, hosts = self._of_hosts("link"), self._of_hosts("host")
-        return _Trace(1 if self.step == "request" else 2, fields, None if hosts is None else hosts[:, 0], links)
+            there = column in self.table
+            neutral = getattr(nothing, field).expand(self.steps, self.parties)
+            self.values[field] = self._values(column) if there else neutral
+        hosts = self._of_hosts("host")
+        self.hosts = None if hosts is None else hosts[:, 0]  # all parties' rows have the same value
+        self.links = self._of_hosts("link")
 
     def _check_columns(self, table: "pd.DataFrame") -> None:
         missing = [column for column in (*_NEEDED, self.step) if column not in table]
