@@ -266,7 +266,8 @@ def test_what_has_the_form_of_embeddings_and_not_their_numbers_may_be_hidden():
 
 def test_the_message_has_the_numbers():
     said = broken_law(ForEverybody(), "uncounted parties change nothing and learn nothing")
-    assert "party 2 away: 40 of 40 numbers differ, by up to 25" in said
+    assert "party 2 away: Tensor-likes are not equal! Mismatched elements: 40 / 40" in said
+    assert "Greatest absolute difference: 25" in said
     with pytest.raises(LawBroken, match="its leg announces 16"):
         check_aggregator(WiredMean(bits=16))
 

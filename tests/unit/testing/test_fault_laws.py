@@ -106,7 +106,7 @@ def test_every_law_has_a_breaker_and_the_model_of_the_breakers_is_sound_without_
 
 
 def test_the_message_has_the_numbers():
-    with pytest.raises(LawBroken, match=r"sends of request 7 loses messages, but silent is False; return True from"):
+    with pytest.raises(LawBroken, match=r"sends of request 7 may be False, but silent is False; return True from"):
         check_fault_model(Lossy())
     with pytest.raises(LawBroken, match=r"delay at request 4 is \[-1.0, -1.0, -1.0, -1.0\]; use finite numbers >= 0"):
         check_fault_model(Backwards())
