@@ -635,7 +635,7 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
         return module if isinstance(module, VFLModule) else None
 
     def _resume(self, loader: ScheduledLoader) -> None:
-        """Let a schedule with state go on where the checkpoint of a resumed fit was saved."""
+        """Let a loader go on where the checkpoint of a resumed fit was saved."""
         module = self._module
         if module is not None and module.position:
             position, module.position = module.position, {}

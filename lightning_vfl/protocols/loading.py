@@ -67,12 +67,13 @@ def rounds_in(path: Path) -> int:
 
 
 def position_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of the training loader in a checkpoint; empty if its schedule has none.
+    """The state of the training loader in a checkpoint; empty without a loader of a datamodule.
 
-    Lightning restores it in the middle of an epoch alone. A queue of events goes on from epoch to epoch.
+    Lightning restores it in the middle of an epoch alone, and not at all if ``configure_optimizers`` asks for the
+    number of steps (``trainer.estimated_stepping_batches``), which makes the loader.
     """
     loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
-    loaders = [state for state in loops.get("combined_loader", []) if state.get("schedule")]
+    loaders = [state for state in loops.get("combined_loader", []) if "schedule" in state]
     return loaders[0] if len(loaders) == 1 else {}
 
 

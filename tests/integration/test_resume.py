@@ -262,6 +262,25 @@ def test_the_books_would_show_a_lost_round(whole):
     assert len(expected["curve"]["val/accuracy"]) == EPOCHS
 
 
+class OneCycle(SplitVFL):
+    """Its schedule needs the number of steps, for which Lightning makes the training loader early."""
+
+    def configure_optimizers(self):
+        optimizer = SGD(self.parameters())
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def test_a_loader_that_is_made_early_goes_on_with_the_batch_of_the_checkpoint(tmp_path):
+    make = partial(OneCycle, Mean(), bottom=dropping, width=5, seed=0)
+    torch.manual_seed(0)
+    whole = fit(tmp_path, make=make)[0].state_dict()
+    for step in (1, STEPS - 1, STEPS, STEPS + 2):
+        again = fit(tmp_path / "again", tmp_path / f"step={step}.ckpt", make=make)[0]
+        assert same(again.state_dict(), whole), step
+
+
 def test_resume_with_epochs_cut_short(tmp_path):
     """limit_train_batches ends epochs early; the next epoch still starts at its own beginning."""
     first = tmp_path / "first"
