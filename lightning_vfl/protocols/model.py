@@ -926,8 +926,9 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         named = {id(parameter) for parameters in by_owner for parameter in parameters}
         by_owner[-1] += [parameter for parameter in self.parameters() if id(parameter) not in named]
         for parameters in by_owner:
-            own = _OwnGradients(optimizer, parameters)
-            super().clip_gradients(own, gradient_clip_val, gradient_clip_algorithm)  # type: ignore[arg-type]
+            if any(parameter.grad is not None for parameter in parameters):  # torch cannot clip no values
+                own = _OwnGradients(optimizer, parameters)
+                super().clip_gradients(own, gradient_clip_val, gradient_clip_algorithm)  # type: ignore[arg-type]
 
 
 def _residues(what: str, sender: Sender | None) -> dict[str, Sender]:

@@ -112,6 +112,19 @@ def test_networks_without_an_owner_are_clipped_with_the_servers(tmp_path):
     assert torch.linalg.vector_norm(torch.cat([g.flatten() for g in server])) == pytest.approx(0.5)
 
 
+def test_parties_without_gradients_are_left_out_of_clipping_by_value(tmp_path):
+    """A party that is absent in a round has none, and torch refuses to clip nothing."""
+    module = SplitVFL(Mean(), width=4, party_shapes=[(2,), (3,)], num_classes=3)
+    module.configure_model()
+    present = [*module.bottoms.parties[0].parameters(), *module.top.parameters()]
+    for parameter in present:
+        parameter.grad = torch.ones_like(parameter)
+    module.trainer = trainer(tmp_path)
+    module.configure_gradient_clipping(None, 0.5, "value")
+    assert all((parameter.grad == 0.5).all() for parameter in present)
+    assert all(parameter.grad is None for parameter in module.bottoms.parties[1].parameters())
+
+
 class Clipping(SplitVFL):
     """Clips as Lightning's documentation shows, with the trainer's value or one of its own."""
 
