@@ -74,9 +74,10 @@ class TableFile:
             columns = [word] if word in names else word.split("+")
             for column in columns:
                 if column not in names:
+                    # the name of a single column may be the row of all names
+                    similar = nearest(column, names if len(names) > 1 else (), "correct --id-column or --separator")
                     raise ConfigurationError(
-                        f"{self.path} of party '{self.party}' has no column '{column}', only {listed(names)}; "
-                        f"{nearest(column, names, 'correct --id-column or --separator')}"
+                        f"{self.path} of party '{self.party}' has no column '{column}', only {listed(names)}; {similar}"
                     )
             keys.append(columns)
         used = [column for columns in keys for column in columns]

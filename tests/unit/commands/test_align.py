@@ -173,6 +173,7 @@ MASK = ("mask", "--party", "bank", "--parties", "bank,shop", "--table", "bank.cs
         ((*MASK, "--id-column", "id+cod"), "has no column 'cod', only id, bank_x, code, y; did you mean code?"),
         ((*MASK, "--id-column", "id+id"), "--id-column names 'id' twice"),
         ((*MASK, "--id-column", "bank_x+id", "--separator", ";"), "correct --id-column or --separator"),
+        ((*MASK, "--id-column", "id,bank_x", "--separator", ";"), "correct --id-column or --separator"),
         ((*MASK, "--normalise", "strp"), "there is no step 'strp'; did you mean strip?"),
         ((*MASK, "--reveal", "all"), "--reveal: 'all' is none of intersection, label-party, size"),
         ((*MASK, "--reveal", "label-party"), "--reveal label-party and --label-party belong together"),
