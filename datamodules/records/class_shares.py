@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 FEW = 10
 """Fewer records of a class than this are warned of."""
 _MOST = 10  # classes whose shares are printed
+_COMMON = 0.9  # share of the second of two classes from which on its average precision is near 1 by chance
 
 
 def class_shares(
@@ -43,7 +44,7 @@ def class_shares(
 def doubts_about_classes(
     column: str, classes: Sequence[int | str], labels: "NDArray[np.int64]", rows: "Mapping[str, NDArray[np.int64]]"
 ) -> list[str]:
-    """Warnings: classes that differ by case or space only, classes of few records, splits without a class.
+    """Warnings: classes that differ by case or space only or have few records, a rare first one of two, lacking ones.
 
     Args:
         column: the name of the label.
@@ -64,6 +65,12 @@ def doubts_about_classes(
     counts = np.bincount(labels, minlength=len(classes))
     if few := [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < FEW]:
         doubts.append(f"label '{column}' has classes of fewer than {FEW} records: {listed(few)}; merge or remove them")
+    if len(classes) == 2 and counts[1] > _COMMON * len(labels):
+        doubts.append(
+            f"average_precision of label '{column}' will be that of class '{classes[1]}', near 1 by chance, because "
+            f"{100 * counts[1] / len(labels):.3g} % of the records have it; to have that of '{classes[0]}', rename the "
+            f"classes so that '{classes[0]}' is the last in sorted order"
+        )
     for split, own in rows.items():
         there = np.bincount(labels[own], minlength=len(classes)) > 0
         if len(own) and (absent := [name for name, some in zip(classes, there, strict=True) if not some]):
