@@ -181,7 +181,7 @@ def strike(who: str, when: str, blow: Callable[[], None], mark: Path) -> None:
         return due
 
     anything = lambda *_, **__: True  # noqa: E731
-    of_round = lambda self, module, *_: late(module.stage, module.books.rounds.get("fit", 0))  # noqa: E731
+    of_round = lambda self, attendance, *_: trains(attendance.form.module)  # noqa: E731
     both = {
         "optimiser": (SplitVFL, "on_before_optimizer_step", trains, False),
         "checkpoint": (SplitVFL, "on_save_checkpoint", anything, True),
@@ -198,7 +198,7 @@ def strike(who: str, when: str, blow: Callable[[], None], mark: Path) -> None:
         "joining": (Reception, "answer", lambda self, request: request.say == "hello", False),
         "key exchange": (Collector, "_relay_opening", anything, False),
         "upload": (Collector, "_message", of_round, False),
-        "answer": (RoundsAtServer, "_end", lambda self, at, *_: late(Stage.FIT, at.round), False),
+        "answer": (RoundsAtServer, "_answer", lambda self, at, *_: late(Stage.FIT, at.round), False),
         "validation": (AtServer, "output", at_validation, False),
         "end": (session, "_part", anything, False),
     }

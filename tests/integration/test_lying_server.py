@@ -32,7 +32,7 @@ def leaves_one_out():
     include = Seen.include
 
     def chosen(self, arrived):
-        lacking = self.module.current_epoch % (len(arrived) + 1) - 1  # nobody in the first epoch
+        lacking = self.form.module.current_epoch % (len(arrived) + 1) - 1  # nobody in the first epoch
         kept = arrived.clone()
         if lacking >= 0 and bool(arrived.all()):
             kept[lacking] = False
