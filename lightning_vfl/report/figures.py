@@ -26,9 +26,11 @@ def learning_curves(history: Sequence[Mapping[str, Any]], metrics: Sequence[str]
         divisor, label = (size, f"{unit} sent") if column == "bytes" else (1.0, words)
         for number, metric in enumerate(metrics):
             rows = [row for row in history if row["metric"] == metric]
-            x, y = [row[column] / divisor for row in rows], [row["value"] for row in rows]
+            x = [row[column] / divisor for row in rows]
+            y = [row["value"] for row in rows]
             marker = "o" if len(x) < 30 else ""
-            axes.plot(x, y, marker=marker, markersize=3, color=COLOURS[number % len(COLOURS)], label=metric)
+            colour = COLOURS[number % len(COLOURS)]
+            axes.plot(x, y, marker=marker, markersize=3, color=colour, label=metric)
         axes.set_xlabel(label)
         axes.grid(alpha=0.25, linewidth=0.5)
     places[0].legend(frameon=False)
@@ -48,8 +50,10 @@ def confusion_matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> "
             colour = "white" if shares[row, column] > 0.6 else "black"
             axes.text(column, row, f"{int(count):,}", ha="center", va="center", fontsize=7, color=colour)
     every = max(1, len(table) // 20)
-    axes.set_xticks(range(0, len(table), every), names[::every], rotation=0 if max(map(len, names)) < 4 else 60)
-    axes.set_yticks(range(0, len(table), every), names[::every])
+    ticks = range(0, len(table), every)
+    short_names = max(map(len, names)) < 4
+    axes.set_xticks(ticks, names[::every], rotation=0 if short_names else 60)
+    axes.set_yticks(ticks, names[::every])
     axes.set_xlabel("predicted class")
     axes.set_ylabel("label")
     figure.colorbar(shown, ax=axes, label="share of the label's records", shrink=0.8)
@@ -81,23 +85,40 @@ def roc(counts: "NDArray[np.float64]") -> tuple["NDArray[np.float64]", "NDArray[
 
 def _roc(axes: "Axes", counts: "NDArray[np.float64]") -> None:
     false, true, area = roc(counts)
-    axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, linestyle="--")
+    _unit_square(axes)
     axes.plot(false, true, color=COLOURS[0], label=f"area {area:.3f}")
-    axes.set(xlabel="false positive rate", ylabel="true positive rate", title="ROC", xlim=(0, 1), ylim=(0, 1.01))
+    axes.set_title("ROC")
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("true positive rate")
     axes.legend(frameon=False, loc="lower right")
 
 
 def _calibration(axes: "Axes", counts: "NDArray[np.float64]") -> None:
-    tens = counts.reshape(2, 10, -1)
-    total = tens.sum((0, 2))
-    middle = (np.arange(counts.shape[1]) + 0.5) / counts.shape[1]
-    mean = (tens.sum(0) * middle.reshape(10, -1)).sum(1)
-    there = total > 0
-    axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, linestyle="--")
-    x, y = mean[there] / total[there], tens[1].sum(1)[there] / total[there]
+    tenths = counts.reshape(2, 10, -1)
+    records = tenths.sum((0, 2))
+    bins = counts.shape[1]
+    middles = (np.arange(bins) + 0.5) / bins
+    probabilities = (tenths.sum(0) * middles.reshape(10, -1)).sum(1)
+    of_second_class = tenths[1].sum(1)
+    there = records > 0
+    x = probabilities[there] / records[there]
+    y = of_second_class[there] / records[there]
+    _unit_square(axes)
     axes.plot(x, y, marker="o", markersize=4, color=COLOURS[1])
-    axes.set(xlabel="mean predicted probability", ylabel="share of the second class", title="Calibration")
-    axes.set(xlim=(0, 1), ylim=(0, 1.01))
+    axes.set_title("Calibration")
+    axes.set_xlabel("mean predicted probability")
+    axes.set_ylabel("share of the second class")
+
+
+def _unit_square(axes: "Axes") -> None:
+    """Both axes go from 0 to 1, with their diagonal."""
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.01)
+    _diagonal(axes, 0, 1)
+
+
+def _diagonal(axes: "Axes", low: float, high: float) -> None:
+    axes.plot([low, high], [low, high], color="#999999", linewidth=0.8, linestyle="--")
 
 
 def predicted_values(pairs: Sequence[Sequence[float]]) -> "Figure":
@@ -105,10 +126,10 @@ def predicted_values(pairs: Sequence[Sequence[float]]) -> "Figure":
     label, value = np.asarray(pairs, float).T
     figure = _figure(4.4, 3.8)
     axes = figure.subplots()
-    ends = [min(label.min(), value.min()), max(label.max(), value.max())]
-    axes.plot(ends, ends, color="#999999", linewidth=0.8, linestyle="--")
+    _diagonal(axes, min(label.min(), value.min()), max(label.max(), value.max()))
     axes.scatter(label, value, s=8, alpha=0.5, color=COLOURS[0], linewidths=0)
-    axes.set(xlabel="label", ylabel="predicted value")
+    axes.set_xlabel("label")
+    axes.set_ylabel("predicted value")
     return figure
 
 
@@ -121,7 +142,8 @@ def traffic(counts: Mapping[str, Sequence[int]]) -> "Figure":
     left = np.zeros(parties)
     for number, (kind, bytes_sent) in enumerate(sorted(counts.items())):
         length = np.asarray(bytes_sent, float) / size
-        axes.barh(range(parties), length, left=left, color=COLOURS[number % len(COLOURS)], label=kind, height=0.7)
+        colour = COLOURS[number % len(COLOURS)]
+        axes.barh(range(parties), length, left=left, color=colour, label=kind, height=0.7)
         left += length
     _by_party(axes, parties, f"{unit} sent and received")
     axes.legend(frameon=False, bbox_to_anchor=(1.0, 1.0), loc="upper left", fontsize=8)
