@@ -28,7 +28,7 @@ __all__ = [
     "__version__",
 ]
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 # Protocols import `lightning` (3.5 s), and the batch imports `torch` (1 s); other parts must not take that time.
 _LAZY = {

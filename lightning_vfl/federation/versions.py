@@ -29,8 +29,8 @@ def upgrade(theirs: Mapping[str, Any], there: str, here: str) -> str | None:
         here: this side.
 
     Examples:
-        >>> upgrade({"frames": 2, "package": "0.10.0"}, "party bank", "the server")
-        'party bank has lightning-vfl 0.10.0, the server 0.1.0; upgrade the server'
+        >>> upgrade({"frames": 2, "package": "1.10.0"}, "party bank", "the server")
+        'party bank has lightning-vfl 1.10.0, the server 1.0.0; upgrade the server'
     """
     own = versions()
     if all(theirs.get(part) == own[part] for part in own):

@@ -1,11 +1,13 @@
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import version
 
 import pytest
+import yaml
 
 import lightning_vfl
 
@@ -50,3 +52,12 @@ def test_the_core_is_imported_without_lightning_and_without_numba_and_galois():
 
 def test_the_version_is_that_of_the_installation():
     assert lightning_vfl.__version__ == version("lightning-vfl")
+
+
+def test_the_citation_and_the_changelog_name_the_version_and_one_day():
+    """The newest release of the changelog: what follows it is not yet released, and stands above it."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    released = re.search(r"^## \[(\d.*)\] - (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released is not None
+    assert (citation["version"], str(citation["date-released"])) == released.groups()
+    assert citation["version"] == lightning_vfl.__version__
