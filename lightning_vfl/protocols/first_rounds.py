@@ -8,17 +8,23 @@ from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
 from math import isfinite
+from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torchmetrics import Metric
 
+from lightning_vfl.downlinks import Downlink
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.step import Step
 
+_LIBRARIES = ("lightning_vfl", "lightning", "torch", "torchmetrics")
+_NOT_OWN = {*vars(LightningModule()), "used"}  # attributes of every network and every protocol
 FEW = 5  # steps of an optimiser, after which everybody who was to learn must have learnt
 
 
@@ -74,7 +80,7 @@ class Movement:
         self._sent = module.books.meter.total("up").clone()
         self._steps = {id(optimizer): 0 for optimizer in module.trainer.optimizers}
         self.given_up_before = module.books.given_up
-        self.parts_before: dict[str, bytes] = {}
+        self.states_before: dict[tuple[int, str], bytes] = {}
         self.rounds = 0
 
     @property
@@ -98,7 +104,7 @@ class Movement:
             refuse_unused_parts(module)
         self.rounds += 1
         if self.rounds == 2:  # what a part computes once, for example from the shapes, is there
-            self.parts_before = states_of_parts(module)
+            self.states_before = own_states(module)
         everybody = set(range(len(self._parties)))
         withheld = {id(network) for network in step.withheld}
         for party in everybody if step.learners is None else everybody.intersection(step.learners):
@@ -180,26 +186,80 @@ def _warn_no_loss(module: SplitModel, movement: Movement) -> None:
     )
 
 
-def states_of_parts(module: SplitModel) -> dict[str, bytes]:
-    """The attributes of an author's parts, which no checkpoint has, pickled, by names like ``MyCompressor.scale``."""
-    parts = (module.aggregator, module.local_update, module.compressor, module.gradient_compressor)
-    states = {}
-    for part in parts:
-        if part is None or type(part).__module__.partition(".")[0] == "lightning_vfl":
+def own_states(module: SplitModel) -> dict[tuple[int, str], bytes]:
+    """Hashes of what an author's objects keep and no checkpoint has, by object and a name like ``MyBottom.count``.
+
+    These are plain attributes and non-persistent buffers. What is of a class of the toolkit has its own place in a
+    checkpoint, if it has a state, and so has a downlink that implements ``state``.
+    """
+    states: dict[tuple[int, str], bytes] = {}
+    for part in (*module.modules(), *_parts(module)):
+        if _package(type(part)) in _LIBRARIES or isinstance(part, Metric):  # metrics begin each epoch
             continue
-        for name, value in vars(part).items():
+        for name, value in _unsaved(part).items():
+            if _package(type(value)) == "lightning_vfl":
+                continue
+            digest = _Digest()
             with suppress(Exception):  # a function of an author's own, for example, has no pickled form
-                states[f"{type(part).__name__}.{name}"] = pickle.dumps(value)
+                pickle.dump(value, digest)
+                states[id(part), f"{type(part).__name__}.{name}"] = digest.found.digest()
     return states
 
 
+class _Digest:
+    """A file that keeps the hash of what is written, and refuses what is as large as the data."""
+
+    def __init__(self) -> None:
+        self.found = sha256()
+        self.room = 2**26
+
+    def write(self, data: bytes) -> None:
+        self.room -= memoryview(data).nbytes
+        if self.room < 0:
+            raise MemoryError
+        self.found.update(data)
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+def _parts(module: SplitModel) -> tuple[object, ...]:
+    """The parts of a protocol that are no networks, each of which may be None."""
+    downlink = getattr(module, "downlink", None)
+    return (
+        module.aggregator,
+        module.local_update,
+        module.compressor,
+        module.gradient_compressor,
+        module.waiting,
+        module.missing,
+        module.missing.stand_in,
+        getattr(module, "subsets", None),
+        downlink if getattr(type(downlink), "state", None) is Downlink.state else None,
+        *module.faults.models,
+    )
+
+
+def _unsaved(part: object) -> dict[str, Any]:
+    """The attributes of an object that are in no checkpoint."""
+    attributes = {name: value for name, value in getattr(part, "__dict__", {}).items() if name not in _NOT_OWN}
+    if isinstance(part, SplitModel):
+        base = next(base for base in type(part).__mro__ if _package(base) == "lightning_vfl")
+        return {name: value for name, value in attributes.items() if name[0] != "_" and not hasattr(base, name)}
+    if isinstance(part, nn.Module):
+        attributes |= {name: part._buffers[name] for name in part._non_persistent_buffers_set}
+    return attributes
+
+
 def _warn_of_states(module: SplitModel, movement: Movement) -> None:
-    """Warn of what a part keeps between rounds: a resumed fit would go on without it."""
-    states = states_of_parts(module)
-    if changed := [name for name, state in movement.parts_before.items() if states.get(name, state) != state]:
+    """Warn of what an author's object keeps between rounds: a resumed fit would go on without it."""
+    states = own_states(module)
+    if changed := {key[1]: None for key, state in movement.states_before.items() if states.get(key, state) != state}:
         rank_zero_warn(
-            f"{changed[0]} changes from round to round, and no checkpoint has it, so that a resumed fit goes on with "
-            "another value: keep it in a buffer of a network (register_buffer), or compute it from the round alone"
+            f"{' and '.join(changed)} changes from round to round, and no checkpoint has it: if a round reads it, a "
+            "resumed fit has other bits; keep it in a buffer of a network (register_buffer) or in own_books of a "
+            "protocol, or compute it from the round alone"
         )
 
 

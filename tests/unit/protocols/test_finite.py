@@ -13,6 +13,8 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.objectives import MultiClass
 from tests.subjects import Blobs, split, trainer
 
+pytestmark = pytest.mark.filterwarnings("ignore:Breaks.calls changes from round to round")
+
 
 class Breaks(MultiClass):
     """Cross-entropy that is NaN from a number of calls on."""

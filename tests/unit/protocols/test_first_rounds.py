@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from torch import nn
 
 from lightning_vfl import AsyncVFL, CascadeVFL, DecoupledVFL, EnsembleVFL, LocalVFL, SplitVFL, VFLModule
 from lightning_vfl.aggregators import Concat, MaskedSum, Mean
@@ -16,13 +17,16 @@ from lightning_vfl.callbacks import FaultInjector
 from lightning_vfl.compressors import Compressor, TopK
 from lightning_vfl.datamodules import ContiguousColumns, Groups
 from lightning_vfl.downlinks import RandomizedResponse
+from lightning_vfl.downlinks.base import GradientDownlink
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.local_updates import LocalSteps, LocalUpdate
-from lightning_vfl.missing import Skip
+from lightning_vfl.missing import Skip, Stale, StandIn, Zeros
+from lightning_vfl.objectives import MultiClass
 from lightning_vfl.protocols import Step
 from lightning_vfl.protocols.books import Books
 from lightning_vfl.simulation import FaultModel, PartyDropout, RoundOutcome
 from lightning_vfl.simulation.clock import VirtualClock
+from lightning_vfl.waiting import WaitForAll, WaitingRule
 from tests.further import further
 from tests.subjects import Blobs, trainer
 
@@ -318,13 +322,13 @@ class Freezing(Callback):
 
 def dead(shape, width):
     """A bottom whose outputs are all below zero and cut there."""
-    layer = torch.nn.Linear(shape[0], width)
-    torch.nn.init.constant_(layer.bias, -100.0)
-    return torch.nn.Sequential(layer, torch.nn.ReLU())
+    layer = nn.Linear(shape[0], width)
+    nn.init.constant_(layer.bias, -100.0)
+    return nn.Sequential(layer, nn.ReLU())
 
 
 def frozen(shape, width):
-    return torch.nn.Linear(shape[0], width).requires_grad_(False)
+    return nn.Linear(shape[0], width).requires_grad_(False)
 
 
 def rising(start, optimizer):
@@ -418,15 +422,139 @@ class Scaled(Compressor):
         return tensors[0].float() * self.scale
 
 
+class Remembers(nn.Module):
+    """A bottom that keeps a number of its rounds: a plain one, or a buffer."""
+
+    def __init__(self, kind, shape, width):
+        super().__init__()
+        self.layer = nn.Linear(shape[0], width)
+        self.kind = kind
+        self.rounds = 0 if kind == "plain" else None
+        self.register_buffer("count", torch.zeros(()), persistent=kind == "saved")
+
+    def forward(self, x):
+        if self.training and self.kind == "plain":
+            self.rounds += 1
+        elif self.training:
+            self.count += 1
+        return self.layer(x) * (1 + (self.rounds or 0) + self.count)
+
+
+class Slower(FaultModel):
+    """Party 0 is late, by more every time; the first request is always alike."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def sample(self, request, roster, seed):
+        self.asked += 1
+        nothing = RoundOutcome.nothing(roster)
+        return replace(nothing, delay=nothing.delay + (self.asked if request > 8 else 0))
+
+
+class Patient(WaitingRule):
+    """It waits for all, and counts how often."""
+
+    patience = None
+
+    def __init__(self):
+        self.closed = 0
+
+    def close(self, arrivals, needed=1):
+        self.closed += 1
+        return WaitForAll().close(arrivals, needed)
+
+    def fewest(self, parties, needed=1):
+        return parties
+
+
+class RunningMean(Zeros):
+    """Fills in the running mean of a party's embeddings."""
+
+    def __init__(self):
+        self.stand_in = MeanSoFar()
+
+
+class MeanSoFar(StandIn):
+    def __init__(self):
+        self.mean = 0.0
+
+    def fill(self, message, view):
+        self.mean = 0.9 * self.mean + 0.1 * float(message.pieces[0].detach().mean())
+        return message
+
+
+class Rescaled(GradientDownlink):
+    """Gradients in units of the largest so far, which it may put into checkpoints."""
+
+    def __init__(self):
+        self.largest = 0.0
+
+    def protect(self, grad, labels, names, first):
+        self.largest += float(grad.abs().max())
+        return grad / self.largest
+
+    def claim(self):
+        return "nothing"
+
+
+class RescaledAndSaved(Rescaled):
+    def state(self):
+        return {"largest": self.largest}
+
+    def load(self, state):
+        self.largest = state["largest"]
+
+
+class Smoothed(VFLModule):
+    """Its loss has a running mean of losses in it."""
+
+    def __init__(self, *arguments, **settings):
+        super().__init__(*arguments, **settings)
+        self.mean = 0.0
+
+    def step(self, batch, names):
+        outcome = self.round(batch, names)
+        loss = self.rank_loss(outcome.output, batch)
+        self.mean = 0.9 * self.mean + 0.1 * float(loss.detach())
+        return outcome.learn(loss / self.mean)
+
+
+class Weighted(MultiClass):
+    """Losses in units of the first, and then of the last."""
+
+    def loss(self, output, labels):
+        loss = super().loss(output, labels)
+        self.scale, scale = float(loss.detach()), getattr(self, "scale", 1.0)
+        return loss / scale
+
+
+TOLD = "changes from round to round, and no checkpoint has it"
+
+
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("make", "told"),
     [
-        ({"local_update": Counting()}, "Counting.rounds changes from round to round, and no checkpoint has it"),
-        ({"compressor": Scaled(True)}, "Scaled.scale changes from round to round, and no checkpoint has it"),
-        ({"compressor": Scaled(False)}, None),
-        ({"local_update": LocalSteps(2), "compressor": TopK(2, feedback=True)}, None),
+        (partial(SPLIT, local_update=Counting()), "Counting.rounds"),
+        (partial(SPLIT, compressor=Scaled(True)), "Scaled.scale"),
+        (partial(SPLIT, compressor=Scaled(False)), None),
+        (partial(SPLIT, local_update=LocalSteps(2), compressor=TopK(2, feedback=True)), None),
+        (partial(SPLIT, partial(Remembers, "plain")), "Remembers.rounds"),
+        (partial(SPLIT, partial(Remembers, "lost")), "Remembers.count"),
+        (partial(SPLIT, partial(Remembers, "saved")), None),
+        (partial(SPLIT, waiting=Patient()), "Patient.closed"),
+        (partial(SPLIT, missing=RunningMean()), "MeanSoFar.mean"),
+        (partial(SPLIT, missing=Stale()), None),
+        (partial(SPLIT, downlink=Rescaled()), "Rescaled.largest"),
+        (partial(SPLIT, downlink=RescaledAndSaved()), None),
+        (partial(SPLIT, objective=Weighted()), "Weighted.scale"),
+        (partial(Smoothed, Mean(), **OWN), "Smoothed.mean"),
+        (SPLIT, "Slower.asked"),
     ],
 )
-def test_what_a_part_keeps_between_rounds_is_told(tmp_path, settings, told):
-    with nullcontext() if told is None else pytest.warns(UserWarning, match=told):  # other warnings are errors
-        fit(tmp_path, SplitVFL(Mean(), width=5, seed=0, **settings))
+def test_what_an_own_class_keeps_between_rounds_is_told(tmp_path, make, told):
+    module = make()
+    absences = PartyDropout(0.5, 0.5)
+    fault = {"Patient.closed": absences, "MeanSoFar.mean": absences, "Slower.asked": Slower()}.get(told)
+    with nullcontext() if told is None else pytest.warns(UserWarning, match=f"{told} {TOLD}"):  # others are errors
+        fit(tmp_path, module, *([FaultInjector(fault)] if fault else []))
