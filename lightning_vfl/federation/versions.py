@@ -21,7 +21,7 @@ def about(charter: Charter) -> dict[str, Any]:
 
 
 def upgrade(theirs: Mapping[str, Any], there: str, here: str) -> str | None:
-    """Which side has to be upgraded; None: both have the same versions.
+    """Which side has to be upgraded; None: none has, both send the same frames and are of one minor version.
 
     Args:
         theirs: the versions of the other side.
@@ -33,13 +33,19 @@ def upgrade(theirs: Mapping[str, Any], there: str, here: str) -> str | None:
         'party bank has lightning-vfl 1.10.0, the server 1.0.0; upgrade the server'
     """
     own = versions()
-    if all(theirs.get(part) == own[part] for part in own):
+    same_minor = _minor(theirs) == _minor(own)
+    if same_minor and theirs.get("frames") == own["frames"]:
         return None
     newer = _order(theirs) > _order(own)
     has = f"{there} has lightning-vfl {theirs.get('package')}, {here} {own['package']}"
-    if theirs.get("package") == own["package"]:
+    if same_minor:
         has = f"{there} has frames of version {theirs.get('frames')}, {here} of version {own['frames']}"
     return f"{has}; upgrade {here if newer else there}"
+
+
+def _minor(said: Mapping[str, Any]) -> list[str]:
+    """The major and minor number of the package: releases that differ in the third number alone work together."""
+    return str(said.get("package"))[:80].split(".")[:2]
 
 
 def _order(said: Mapping[str, Any]) -> tuple[list[int], int]:

@@ -166,9 +166,9 @@ def plant(fault, hosts):
         case "clock":
             hosts.told = {"time": time.time() + 7200}
         case "newer server":
-            hosts.told = {"versions": {"frames": 2, "package": "0.10.0"}}
+            hosts.told = {"versions": {"frames": 2, "package": "1.10.0"}}
         case "older server":
-            hosts.told = {"versions": {"frames": 1, "package": "0.0.9"}}
+            hosts.told = {"versions": {"frames": 1, "package": "0.9.9"}}
         case "other frames":
             hosts.told = {"versions": {**versions(), "frames": 2}}
         case "other file":

@@ -11,8 +11,9 @@ OWN = versions()
     ("theirs", "side"),
     [
         ({"package": "99.0.0"}, "the server"),
-        ({"package": "0.10.0", "frames": 9}, "the server"),  # 10 comes after 9
-        ({"package": "0.0.9"}, "party bank"),
+        ({"package": "1.10.0", "frames": 9}, "the server"),  # 10 comes after 9
+        ({"package": "1.1.0"}, "the server"),
+        ({"package": "0.9.9"}, "party bank"),
         ({"frames": OWN["frames"] + 1}, "the server"),
         ({"frames": OWN["frames"] - 1}, "party bank"),
         ({"package": None}, "party bank"),
@@ -25,5 +26,6 @@ def test_the_older_side_is_named(theirs, side):
     assert line.endswith(f"; upgrade {side}")
 
 
-def test_equal_versions_need_no_upgrade():
-    assert upgrade({**OWN, "torch": "another"}, "party bank", "the server") is None
+@pytest.mark.parametrize("other", [{"torch": "another"}, {"package": "1.0.9"}, {"package": "1.0"}])
+def test_releases_of_one_minor_version_work_together(other):
+    assert upgrade({**OWN, **other}, "party bank", "the server") is None
