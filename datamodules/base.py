@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
@@ -636,11 +637,12 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
 
     def _resume(self, loader: ScheduledLoader) -> None:
         """Let a loader go on where the checkpoint of a resumed fit was saved."""
-        module = self._module
-        if module is not None and module.position:
-            position, module.position = module.position, {}
-            if self.trainer is not None and self.trainer.ckpt_path is not None:  # not a new fit of a loaded module
-                loader.load_state_dict(dict(position))
+        module, trainer = self._module, self.trainer
+        if module is None or trainer is None or trainer.state.fn != TrainerFn.FITTING:  # a test reads all records
+            return
+        position, module.position = module.position, {}
+        if position and trainer.ckpt_path is not None:  # not a new fit of a loaded module
+            loader.load_state_dict(dict(position))
 
     def _missing(self, stage: str) -> list[SplitName]:
         """The splits that the stage needs and that are not set up yet."""

@@ -228,4 +228,4 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
     assert stop.value.code == 0
-    assert capsys.readouterr().out.startswith("lightning-vfl 0.")
+    assert capsys.readouterr().out.startswith("lightning-vfl 1.")
