@@ -6,8 +6,8 @@ USE = (
     # data
     Bug(
         "datamodules/base.py",
-        "            if self.trainer is not None and self.trainer.ckpt_path is not None:",
-        "            if self.trainer is None:",
+        "        if position and trainer.ckpt_path is not None:",
+        "        if position and trainer.ckpt_path is None:",
         "a queue of events begins anew when a fit is resumed from the end of an epoch",
         "integration/test_resume.py",
     ),
