@@ -85,14 +85,17 @@ class RollCall:
             ConfigurationError: if the records of the parties do not fit, and naming parties that tell nothing.
         """
         with self._gathering.failing():
-            if self._ring is not None:
-                self._divide_privately(self._ring.finish(patience), patience)
-            else:
-                self._divide(patience)
-            self._await("shape", patience, lambda: self._gathering.away(self._shapes))
-            self.data.told_shapes(self._all_shapes(), **self._all_classes())
-            if self._ring is not None:
-                self._ring.forget()
+            ids = None if self._ring is None else self._ring.finish(patience)
+            with self._gathering.changed:  # requests of the parties read the data too
+                if ids is not None:
+                    self._divide_privately(ids, patience)
+                else:
+                    self._divide(patience)
+                self._await("shape", patience, lambda: self._gathering.away(self._shapes))
+                self.data.told_shapes(self._all_shapes(), **self._all_classes())
+                if self._ring is not None:
+                    self._ring.forget()
+                self._gathering.over = True
 
     def _divide(self, patience: float) -> None:
         """Draw or await the splits of records whose ids are told or compared."""
@@ -136,11 +139,8 @@ class RollCall:
         name, draws = self.names[request.party], request.party == self.active
         if self.kind == Alignment.GIVEN:
             digest = IdDigest(int(header.get("count", -1)), str(header.get("sha256")))
-            try:
-                refuse_other_ids(IdDigest.of(self.data.own_ids()), {name: digest})
-                self._digests[request.party] = digest
-            except ConfigurationError as error:
-                self._gathering.fail(str(error))
+            refuse_other_ids(IdDigest.of(self.data.own_ids()), {name: digest})
+            self._digests[request.party] = digest
         elif self._ring is None:
             if not tensors:
                 raise ValueError("it has sent no ids; use the same recipe")
@@ -164,7 +164,7 @@ class RollCall:
         header, party = request.frame.header, request.party
         self._shapes[party] = header["shape"]
         if self.data.copies and header.get("labels_sha256") != self.data.labels_digest():
-            self._gathering.fail(
+            raise ConfigurationError(
                 f"the labels of party {self.names[party]} are not those of the server for the same records; correct "
                 "one of them"
             )
@@ -175,8 +175,7 @@ class RollCall:
 
     def _hear_failure(self, request: Request) -> Told:
         name = self.names[request.party]
-        self._gathering.fail(f"party {name} cannot align its records; what it has printed says why")
-        return {}, ()
+        raise ConfigurationError(f"party {name} cannot align its records; what it has printed says why")
 
     def _told_order(self, party: int) -> Told:
         """The ids of each split that a party is told: of records that it does not hold, stand-ins."""

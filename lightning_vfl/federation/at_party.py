@@ -256,6 +256,8 @@ class AtParty(Place):
         found, lost = None, -1
         while found is None and self._retries(module, names) > lost:
             lost = self._retries(module, names)
+            if self.injected and not bool(roll.called[self.party]) and module.aggregator.opening is None:
+                break  # it was planned that this party does nothing
             at = at_of(module, names, self.evaluated + lost)
             called = self.called(module, at, roll.called)
             if called is None:
@@ -265,8 +267,6 @@ class AtParty(Place):
                 begun = self.link.standing.counts.get(str(names.stage), 0) - (self.link.standing.at == at)
                 names = names._replace(round=begun)  # the server's number: this party may have missed some
                 module.books.rounds[str(names.stage)] = begun + 1
-            elif not (called[self.party] or module.aggregator.opening is not None):
-                break
             with suppress(RoundClosed):
                 found = self.evaluate(module, batch, Evaluation(names, roll, at, called))
         self.evaluated += 1

@@ -16,22 +16,30 @@ from lightning_vfl.federation.long_waits import LongWait
 Told = tuple[Mapping[str, Any], Sequence[Tensor]]  # the fields and the tensors of an answer
 
 
+def refusal(why: str) -> bytes:
+    """The frame that refuses a party."""
+    return pack({"outcome": "refused", "why": why})
+
+
 class Gathering:
     """Whether all parties have told what they have to tell, and what has gone wrong.
 
-    Guarantee: once something has gone wrong, nobody waits, and everybody is refused with the same line.
+    Guarantee: once something has gone wrong, nobody waits, and everybody is refused with the same line. When all is
+        told, a request of a party that comes back is refused alone.
 
     Args:
         names: of the parties.
 
     Attributes:
         failed: the line; None: nothing has gone wrong.
+        over: whether all is told.
         changed: the lock of what has been told.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.failed: str | None = None
+        self.over = False
         self.changed = Condition()
 
     def away(self, told: Collection[int]) -> str:
@@ -54,16 +62,23 @@ class Gathering:
             raise
 
     def answer(self, request: Request, handle: Callable[[Request], Told]) -> bytes:
-        """The answer to a request of a party, in its thread: what ``handle`` says, which may wait for other parties."""
+        """The answer to a request of a party, in its thread: what ``handle`` says, which may wait for other parties.
+
+        An error of ``handle`` ends the others too, unless all is told.
+        """
         with self.changed:
+            why: str | None = None
             try:
                 header, tensors = handle(request)
+            except ConfigurationError as error:
+                why = str(error)
             except (KeyError, TypeError, ValueError, IndexError) as error:
-                self.fail(f"party {self.names[request.party]} cannot be aligned: {error}")
+                why = f"party {self.names[request.party]} cannot be aligned: {error}"
+            if why is not None and not self.over:
+                self.fail(why)
             self.changed.notify_all()
-            if self.failed is not None:
-                return pack({"outcome": "refused", "why": self.failed})
-            return pack({"outcome": "go", **header}, tensors)
+            refused = self.failed or why
+            return pack({"outcome": "go", **header}, tensors) if refused is None else refusal(refused)
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Wait in the thread of a party, until this is done or something has gone wrong."""

@@ -145,7 +145,7 @@ class PrivateRing:
                 self._gathering.wait(lambda: self._begun)
                 done = self._places is not None
                 if not done and self._processes.setdefault(party, header["process"]) != header["process"]:
-                    self._gathering.fail(
+                    raise ConfigurationError(
                         f"party {self.names[party]} was started again while records were aligned; start all processes "
                         "again"
                     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning_vfl.federation.frames import pack
-from lightning_vfl.federation.gathering import Gathering
+from lightning_vfl.federation.gathering import Gathering, refusal
 from lightning_vfl.federation.hub import Request
 
 
@@ -47,7 +47,7 @@ class Reception:
                 if request.party not in self.hellos:  # else the others go on with the process that has joined
                     self.waits_for_others = True
                     self._gathering.fail(wrong)
-                return pack({"outcome": "refused", "why": wrong})
+                return refusal(wrong)
             return self._gathering.answer(request, self._welcome)
         if request.party not in self.hellos:  # it has joined an earlier process of the server
             return pack({"outcome": "over", "why": self.AGAIN})
@@ -81,13 +81,14 @@ class Reception:
 
     def remarks(self, versions: Mapping[str, Any]) -> list[str]:
         """Lines about differences that are allowed."""
-        own = versions["torch"]
-        others = {self.names[m]: hello["versions"].get("torch") for m, hello in self.hellos.items()}
-        return [
-            f"party {name} has torch {torch}, the server {own}: last bits may differ from a simulation"
-            for name, torch in others.items()
-            if torch != own
-        ]
+        found = []
+        for party, hello in self.hellos.items():
+            for key, what in (("torch", "torch"), ("package", "lightning-vfl")):
+                theirs, ours = hello["versions"].get(key), versions[key]
+                if theirs != ours:
+                    has = f"party {self.names[party]} has {what} {theirs}, the server {ours}"
+                    found.append(f"{has}: last bits may differ from a simulation")
+        return found
 
     def _publics(self) -> dict[str, list[str]]:
         return {str(party): public for party, public in self.publics.items()}

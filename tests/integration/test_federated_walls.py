@@ -530,6 +530,27 @@ def test_the_roll_call_ends_for_all_with_the_common_records_or_with_one_line(kin
         assert ("telco" if kind == Alignment.GIVEN else "no record in common") in ended[0]
 
 
+@pytest.mark.parametrize("kind", [Alignment.CLEAR, Alignment.GIVEN])
+def test_a_party_that_comes_back_with_something_else_is_refused_alone(kind):
+    """Once all are aligned, its requests end nobody else's return."""
+    hub, roll = Hub(2), RollCall(Ids([1, 2, 3]), NAMES, kind)
+    hub.greet = roll.answer
+
+    def seat(party):
+        return roll.finish(10.0) if party == 2 else align(Link(Straight(hub, party)), Ids([1, 2, 3]), kind)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(seat, range(3))) == [None] * 3
+    wrong = {Alignment.CLEAR: ({}, []), Alignment.GIVEN: ({"count": 1, "sha256": "00" * 32}, [])}[kind]
+    with pytest.raises(ConfigurationError):
+        Link(Straight(hub, 0)).knock("ids", *wrong)
+    with pytest.raises(ConfigurationError):
+        Link(Straight(hub, 0)).knock("failed")
+    again = Ids([1, 2, 3])
+    align(Link(Straight(hub, 1)), again, kind)
+    assert again.order["train"].tolist() == [1, 2, 3]
+
+
 def test_a_copy_of_the_labels_that_differs_ends_the_roll_call_for_all():
     hub, roll = Hub(2), RollCall(Ids([1], "aa" * 32), NAMES, Alignment.CLEAR)
     hub.greet = roll.answer
