@@ -10,6 +10,7 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
@@ -25,6 +26,7 @@ from lightning_vfl.protocols.step import Step
 
 _LIBRARIES = ("lightning_vfl", "lightning", "torch", "torchmetrics")
 _NOT_OWN = {*vars(LightningModule()), "used"}  # attributes of every network and every protocol
+_MOST = 2**24  # bytes of a tensor that may be state; a larger one is data
 FEW = 5  # steps of an optimiser, after which everybody who was to learn must have learnt
 
 
@@ -190,38 +192,52 @@ def own_states(module: SplitModel) -> dict[tuple[int, str], bytes]:
     """Hashes of what an author's objects keep and no checkpoint has, by object and a name like ``MyBottom.count``.
 
     These are plain attributes and non-persistent buffers. What is of a class of the toolkit has its own place in a
-    checkpoint, if it has a state, and so has a downlink that implements ``state``.
+    checkpoint, if it has a state, and so has a downlink that implements ``state``. Lists are left out: they are usually
+    records of a training, which no round reads.
     """
+    saved = [own for own in (module.books.own, module.memory) if own is not None]
     states: dict[tuple[int, str], bytes] = {}
     for part in (*module.modules(), *_parts(module)):
         if _package(type(part)) in _LIBRARIES or isinstance(part, Metric):  # metrics begin each epoch
             continue
         for name, value in _unsaved(part).items():
-            if _package(type(value)) == "lightning_vfl":
+            is_saved = _package(type(value)) == "lightning_vfl" or any(value is own for own in saved)
+            if is_saved or isinstance(value, list):
                 continue
-            digest = _Digest()
+            content = _Content()
             with suppress(Exception):  # a function of an author's own, for example, has no pickled form
-                pickle.dump(value, digest)
-                states[id(part), f"{type(part).__name__}.{name}"] = digest.found.digest()
+                content.dump(value)
+                states[id(part), f"{type(part).__name__}.{name}"] = content.digest()
     return states
 
 
-class _Digest:
-    """A file that keeps the hash of what is written, and refuses what is as large as the data."""
+class _Content(pickle.Pickler):
+    """Hashes a value without a copy of it; refuses one as large as data.
+
+    Networks and their parameters are in checkpoints, and what was computed with a graph is computed again: they are
+    left out.
+    """
 
     def __init__(self) -> None:
-        self.found = sha256()
-        self.room = 2**26
+        self._found = sha256()
+        super().__init__(self)
 
     def write(self, data: bytes) -> None:
-        self.room -= memoryview(data).nbytes
-        if self.room < 0:
+        self._found.update(data)
+
+    def digest(self) -> bytes:
+        return self._found.digest()
+
+    def persistent_id(self, value: Any) -> str | None:
+        if isinstance(value, nn.Module | nn.Parameter) or (isinstance(value, Tensor) and value.requires_grad):
+            return "computed or saved"
+        if isinstance(value, Tensor | np.ndarray) and value.nbytes > _MOST:
             raise MemoryError
-        self.found.update(data)
+        return None
 
 
-def _package(cls: type) -> str:
-    return cls.__module__.partition(".")[0]
+def _package(defined: Any) -> str:
+    return str(defined.__module__).partition(".")[0]
 
 
 def _parts(module: SplitModel) -> tuple[object, ...]:
@@ -244,6 +260,9 @@ def _parts(module: SplitModel) -> tuple[object, ...]:
 def _unsaved(part: object) -> dict[str, Any]:
     """The attributes of an object that are in no checkpoint."""
     attributes = {name: value for name, value in getattr(part, "__dict__", {}).items() if name not in _NOT_OWN}
+    hooks = [getattr(type(part), name, None) for name in ("get_extra_state", "on_save_checkpoint")]
+    if any(hook is not None and _package(hook) not in _LIBRARIES for hook in hooks):
+        return {}  # it saves what it keeps
     if isinstance(part, SplitModel):
         base = next(base for base in type(part).__mro__ if _package(base) == "lightning_vfl")
         return {name: value for name, value in attributes.items() if name[0] != "_" and not hasattr(base, name)}

@@ -116,6 +116,8 @@ class MessageRounds(SplitModel):
                 f"step of {type(self).__name__} enters round {names.round} twice, which would count it twice and use "
                 "its masks and its noise twice; call round or enter_round once in a step"
             )
+        if self._entered is not None:  # a further round of the step has draws of its own
+            self.name_draws(names)
         self._entered = names
         total = joint_rows(batch).total
         rows = total, total if self.preparation.setup is None else self.coded_rows(batch)

@@ -1,6 +1,5 @@
 """A top whose forward takes ``columns`` is told which have arrived, and its factory the widths of the parties."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -15,8 +14,6 @@ from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.types import Roll
 from tests.exported import built
 from tests.subjects import Blobs, trainer
-
-pytestmark = pytest.mark.filterwarnings("ignore:Noting.told changes from round to round")  # it is read after the fit
 
 
 class Noting(nn.Module):

@@ -187,6 +187,25 @@ def test_a_step_that_enters_its_round_twice_is_refused(tmp_path, aggregator):
         fit(tmp_path, module)
 
 
+class TwoRounds(VFLModule):
+    """It learns from two rounds of the same records, whose networks draw."""
+
+    def step(self, batch, names):
+        outcome = self.round(batch, names)
+        again = self.round(batch, self.next_round())
+        self.alike = torch.equal(outcome.aggregate, again.aggregate)
+        return outcome.learn(self.rank_loss(outcome.output + again.output, outcome.batch))
+
+
+def test_two_rounds_of_a_step_draw_for_themselves(tmp_path):
+    def drops(shape, width):
+        return nn.Sequential(nn.Linear(shape[0], width), nn.Dropout())
+
+    module = TwoRounds(Mean(), drops, width=4, seed=0)
+    fit(tmp_path, module, max_steps=1)
+    assert not module.alike
+
+
 class Summed(VFLModule):
     """It counts its round, after the backward pass."""
 
@@ -529,6 +548,40 @@ class Weighted(MultiClass):
         return loss / scale
 
 
+class Elsewhere(nn.Module):
+    """A bottom whose state is in checkpoints, or computed again: nothing is to be told."""
+
+    def __init__(self, shape, width):
+        super().__init__()
+        self.layer = nn.Linear(shape[0], width)
+        self.layers = {"first": self.layer, "weights": (self.layer.weight,)}
+        self.history = []
+        self.scaled = None
+
+    def forward(self, x):
+        self.history.append(float(x.mean()))
+        self.scaled = self.layer.weight * 2
+        return nn.functional.linear(x, self.scaled, self.layer.bias)
+
+
+class Extra(Remembers):
+    """Its plain number is in checkpoints by torch's own way."""
+
+    def get_extra_state(self):
+        return {"rounds": self.rounds}
+
+    def set_extra_state(self, state):
+        self.rounds = state["rounds"]
+
+
+class SmoothedAndSaved(Smoothed):
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["mean"] = self.mean
+
+    def on_load_checkpoint(self, checkpoint):
+        self.mean = checkpoint["mean"]
+
+
 TOLD = "changes from round to round, and no checkpoint has it"
 
 
@@ -549,6 +602,9 @@ TOLD = "changes from round to round, and no checkpoint has it"
         (partial(SPLIT, downlink=RescaledAndSaved()), None),
         (partial(SPLIT, objective=Weighted()), "Weighted.scale"),
         (partial(Smoothed, Mean(), **OWN), "Smoothed.mean"),
+        (partial(SPLIT, Elsewhere), None),
+        (partial(SPLIT, partial(Extra, "plain")), None),
+        (partial(SmoothedAndSaved, Mean(), **OWN), None),
         (SPLIT, "Slower.asked"),
     ],
 )

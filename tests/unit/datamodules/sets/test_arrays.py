@@ -219,7 +219,6 @@ def texts():
     return [draw.integers(1, 900, draw.integers(0, 7)).tolist() for _ in range(RECORDS)]
 
 
-@pytest.mark.filterwarnings("ignore:Seen.inputs changes from round to round")  # it is read after the fit
 @pytest.mark.parametrize("precision", ["32-true", "bf16-true", "64-true", "bf16-mixed"])
 def test_whole_numbers_and_truths_reach_bottoms_as_they_are_given(precision, tmp_path):
     draw = np.random.default_rng(3)
