@@ -173,10 +173,8 @@ def compare(name: str, seeds: int, kinds: Mapping[str, Callable[..., dict[str, f
         ratios = sorted(a / b for a, b in zip(seconds, first, strict=True))
         row: dict[str, Any] = {"data": name, "kind": kind, "test accuracy, %": f"{mean(right):.1f} ± {half:.1f}"}
         row |= {"s/epoch": median(seconds), "beside the first": median(ratios)}
-        row |= {
-            "spread": f"{ratios[0]:.1f}..{ratios[-1]:.1f}",
-            "MB": its[0]["bytes"] / 1e6 if "bytes" in its[0] else None,
-        }
+        row["spread"] = f"{ratios[0]:.1f}..{ratios[-1]:.1f}"
+        row["MB"] = its[0]["bytes"] / 1e6 if "bytes" in its[0] else None
         rows.append(row)
     return rows
 
