@@ -79,9 +79,13 @@ def nearest(word: str, known: Iterable[str], otherwise: str | None = None, most:
     Examples:
         >>> nearest("metrc", ["metric", "seeds"]), nearest("x", ["metric", "seeds"])
         ('did you mean metric?', 'use one of metric, seeds')
+        >>> nearest("label", ["label_party", "label_column", "label_counts"])  # equally near: the first ones
+        'did you mean label_party or label_column?'
     """
     words = list(known)
-    near = difflib.get_close_matches(word, words, n=most, cutoff=0.55)
+    likeness = {one: difflib.SequenceMatcher(None, one, word).ratio() for one in words}
+    close = [one for one in words if likeness[one] >= 0.55]
+    near = sorted(close, key=likeness.__getitem__, reverse=True)[:most]  # of equal ones those that come first
     return f"did you mean {' or '.join(near)}?" if near else otherwise or f"use one of {', '.join(words)}"
 
 

@@ -39,7 +39,8 @@ def different_texts(column: "pd.Series[Any]") -> set[str]:
 
 
 def _refuse_missing(column: "pd.Series[Any]", party: str) -> None:
-    refuse_cells(column, column.isna().to_numpy(), party, "are missing", "put impute before the step, or fill them in")
+    fix = "fill them in, or use preprocess: auto, or put impute before the step"
+    refuse_cells(column, column.isna().to_numpy(), party, "are missing", fix)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,11 @@ def encoder_of(state: Mapping[str, Any]) -> ColumnEncoder:
         return chain_of(state)
     if state["kind"] == "left_out":
         return LeftOut(state["column"])
-    return modal_column(state)
+    if state["kind"] in ("pictures", "text"):
+        return modal_column(state)
+    raise ConfigurationError(
+        f"the checkpoint has columns of the unknown kind {state['kind']!r}; train again with this version"
+    )
 
 
 def check_columns(table: "PartyTable", encoders: Sequence[ColumnEncoder], party: str) -> None:

@@ -44,7 +44,8 @@ class NewRecords:
         self._records[column] += len(values)
         self._outside[column] += encoder.outside(encoded)
         self._missing[column] += int(gaps.sum())
-        self._later[column] += encoder.later(encoded[~gaps])
+        if encoder.has_times:
+            self._later[column] += encoder.later(encoded[~gaps])
         return encoded
 
     def tell(self) -> None:

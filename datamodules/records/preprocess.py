@@ -84,7 +84,7 @@ class Preprocess:
             ConfigurationError: for other marks and unknown parties.
         """
         by_name = by_party("decimal", setting, tables, "")
-        marks = {party: mark for party, mark in by_name.items() if mark}
+        marks = by_name if isinstance(setting, str) else {party: by_name[party] for party in setting}
         for party, mark in marks.items():
             if mark not in DECIMALS:
                 raise ConfigurationError(f"decimal must be '.' or ','; got '{mark}' for party '{party}'")

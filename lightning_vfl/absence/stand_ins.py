@@ -14,7 +14,7 @@ from lightning_vfl.types import Roll
 
 
 class Moments:
-    """Mean and scatter of the joint embedding of the training records, from running sums in float64.
+    """Running mean and covariance of the joint embedding of the training records, in float64.
 
     Args:
         widths: D_m of each party.
@@ -24,25 +24,23 @@ class Moments:
         self.widths = widths
         total = sum(widths)
         self.records = 0
-        self._sum = torch.zeros(total, dtype=torch.float64)
-        self._products = torch.zeros(total, total, dtype=torch.float64)
+        self.mean = torch.zeros(total, dtype=torch.float64)
+        self.scatter = torch.zeros(total, total, dtype=torch.float64)
+        """The sum over records of (h - mean)(h - mean)ᵀ."""
 
     def add(self, h: tuple[Tensor, ...]) -> None:
         """Add the embeddings of B records, each (B, D_m), which all parties hold."""
         joint = torch.cat(h, 1).double().cpu()
-        self.records += len(joint)
-        self._sum += joint.sum(0)
-        self._products += joint.T @ joint
-
-    @property
-    def mean(self) -> Tensor:
-        """The mean of h over the records."""
-        return self._sum / self.records
-
-    @property
-    def scatter(self) -> Tensor:
-        """The sum over records of (h - mean)(h - mean)ᵀ."""
-        return self._products - torch.outer(self._sum, self.mean)
+        rows = len(joint)
+        if rows == 0:
+            return
+        mean = joint.mean(0)
+        delta = mean - self.mean
+        total = self.records + rows
+        centred = joint - mean
+        self.scatter += centred.T @ centred + torch.outer(delta, delta) * (self.records * rows / total)
+        self.mean += delta * (rows / total)
+        self.records = total
 
     def columns(self, party: int) -> slice:
         """The columns of a party in the joint embedding."""

@@ -158,7 +158,7 @@ def common_places(lists: "Sequence[Points]") -> "list[NDArray[np.int64]]":
     found: list[list[NDArray[np.int64]]] = [[] for _ in lists]
     for key in range(lists[0].shape[1]):
         numbers = _numbered([points[places, key] for points, places in zip(lists, free, strict=True)])
-        common = reduce(np.intersect1d, numbers)
+        common = reduce(np.intersect1d, numbers[1:], np.unique(numbers[0]))
         for m, one in enumerate(numbers):
             by_number = np.argsort(one, kind="stable")
             at = by_number[np.searchsorted(one, common, sorter=by_number)]

@@ -97,6 +97,8 @@ class Range:
     choices: tuple[Any, ...] = allowed("a list of values", default=())
 
     def __post_init__(self) -> None:
+        if self.step is not None and not 0 < self.step < inf:
+            raise refusal(Range, "step", self.step)
         interval = -inf < self.low < self.high < inf
         if interval == bool(self.choices) or (self.log and (self.low <= 0 or self.step is not None)):
             raise ConfigurationError("low must be below high, and above 0 without step if log is true")
@@ -130,8 +132,9 @@ class Search:
 
     def __post_init__(self) -> None:
         for key, least in (("trials", 1), ("seed", 0), ("at_once", 1)):
-            if getattr(self, key) < least:
-                raise refusal(Search, key, getattr(self, key))
+            value = getattr(self, key)
+            if value is None or value < least:
+                raise refusal(Search, key, value)
 
     @property
     def minimises(self) -> bool:

@@ -102,6 +102,14 @@ def test_regressed_is_sklearns_ridge():
     np.testing.assert_allclose(means.numpy(), np.tile(train[:, 3:5].mean(0).numpy(), (20, 1)), rtol=1e-12)
 
 
+def test_moments_far_from_zero_are_those_of_numpy():
+    train = 1e7 + torch.randn(300, sum(WIDTHS), generator=torch.Generator().manual_seed(0)).double()
+    moments = Moments(WIDTHS)
+    for part in train.split(64):
+        moments.add(part.split(WIDTHS, 1))
+    np.testing.assert_allclose(moments.scatter / 299, np.cov(train.numpy(), rowvar=False), rtol=1e-6, atol=1e-6)
+
+
 def test_zeros_divide_a_mean_by_all_parties():
     module, data = ready()
     records = absence.embed(module, data.test_dataloader())

@@ -129,6 +129,8 @@ def test_ranges_are_read():
             {"optuna": {"metric": "m", "ranges": {"a": {"low": 1, "high": 2, "log": 1}}}},
             "a.log: 1 is not allowed",
         ),
+        ({"optuna": {"metric": "m", "ranges": {"a": [1]}, "seed": None}}, "search.optuna.seed: None is not allowed"),
+        ({"optuna": {"metric": "m", "ranges": {"a": {"low": 1, "high": 2, "step": float("nan")}}}}, "step: nan is not"),
         ({"optuna": {"metric": "m", "ranges": {"a": [1]}, "falls": "up"}}, "search.optuna.falls: 'up' is not allowed"),
         ({"optuna": {"metric": "m", "ranges": {"a": 3}}}, "search.optuna.ranges.a: 3 is not a range"),
         ({"optuna": {"metric": "m", "ranges": {"a": {"low": 3, "high": 1}}}}, "low must be below high"),

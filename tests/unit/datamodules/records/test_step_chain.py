@@ -174,11 +174,20 @@ def test_impossible_steps_are_refused_in_one_line(name):
     assert "\n" not in str(error.value)
 
 
+def test_columns_of_an_unknown_kind_are_refused():
+    with pytest.raises(ConfigurationError, match="unknown kind 'one_hot'; train again"):
+        encoder_of({"kind": "one_hot", "column": "x"})
+
+
 WRONG = {
     "text": ("numbers", ["1", "two"], "values of column 'x' of party 'bank' are not numbers, first 'two' of record 1"),
     "infinite": ("numbers", ["1", "inf"], "1 values of column 'x' of party 'bank' are infinite"),
     "missing": ("numbers", ["1", None], "are missing, first 'nan' of record 1; fill them in, or use preprocess"),
-    "a gap": ("one_hot", ["1", None], "are missing, first 'nan' of record 1; put impute before the step"),
+    "a gap": (
+        "one_hot",
+        ["1", None],
+        "are missing, first 'nan' of record 1; fill them in, or use",
+    ),
     "no truth": ("boolean", ["true", "perhaps"], "are neither true nor false, first 'perhaps' of record 1"),
     "no date": ({"date": {"format": "%Y"}}, ["2024", "12.1"], "are no dates of the form %Y, first '12.1' of record 1"),
     "ambiguous": ("date", ["01/02/2024", "03/04/2024"], "can be read as %d/%m/%Y and as %m/%d/%Y; give one of them"),

@@ -117,6 +117,11 @@ def test_a_comma_for_decimals_is_a_setting(tmp_path):
     assert data.records("train").features[:, 0].max().item() == pytest.approx(N + 9 + (N + 99) / 1000)
 
 
+def test_an_empty_mark_for_decimals_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"decimal must be '.' or ','; got '' for party 'bank'"):
+        written(tmp_path, READ["12,345"][0], decimal="")
+
+
 @pytest.mark.parametrize("step", ["drop", "one_hot"])
 def test_a_column_that_stops_takes_steps(step, tmp_path):
     bank = {"x": step, "other": "numbers"}
