@@ -9,7 +9,6 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
@@ -424,9 +423,7 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
         records = self.records("train")
         rank, world = self._place()
         schedule = training_order(self.trainer, records, self.batch_size * world, self.seed, self.drop_last)
-        loader = self._loader(records, schedule, rank, world)
-        self._resume(loader)
-        return loader
+        return self._loader(records, schedule, rank, world)
 
     def val_dataloader(self) -> ScheduledLoader | list[ScheduledLoader]:
         """Validation records in order; an empty list if there are none."""
@@ -634,15 +631,6 @@ class VerticalDataModule(FreeHooks, LightningDataModule, ABC):
     def _module(self) -> VFLModule | None:
         module = None if self.trainer is None else self.trainer.lightning_module
         return module if isinstance(module, VFLModule) else None
-
-    def _resume(self, loader: ScheduledLoader) -> None:
-        """Let a loader go on where the checkpoint of a resumed fit was saved."""
-        module, trainer = self._module, self.trainer
-        if module is None or trainer is None or trainer.state.fn != TrainerFn.FITTING:  # a test reads all records
-            return
-        position, module.position = module.position, {}
-        if position and trainer.ckpt_path is not None:  # not a new fit of a loaded module
-            loader.load_state_dict(dict(position))
 
     def _missing(self, stage: str) -> list[SplitName]:
         """The splits that the stage needs and that are not set up yet."""

@@ -67,11 +67,7 @@ def rounds_in(path: Path) -> int:
 
 
 def position_in(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of the training loader in a checkpoint; empty without a loader of a datamodule.
-
-    Lightning restores it in the middle of an epoch alone, and not at all if ``configure_optimizers`` asks for the
-    number of steps (``trainer.estimated_stepping_batches``), which makes the loader.
-    """
+    """The state of the training loader in a checkpoint; empty without a loader of a datamodule."""
     loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
     loaders = [state for state in loops.get("combined_loader", []) if "schedule" in state]
     return loaders[0] if len(loaders) == 1 else {}
@@ -162,6 +158,17 @@ def continue_loops(trainer: Any) -> None:
         batches.update_lr_schedulers("epoch", update_plateau_schedulers=True)
         progress.completed += 1
     epochs._restarting = False  # Lightning steps such a schedule at the end of an epoch that is not restarted
+
+
+def continue_loader(trainer: Any, position: Mapping[str, Any]) -> None:
+    """Let the training loader of a resumed fit go on where that of the checkpoint stood.
+
+    Lightning restores the position in the middle of an epoch alone, and not at all if ``configure_optimizers`` asks for
+    the number of steps (``trainer.estimated_stepping_batches``), which makes the loader.
+    """
+    loaders = [loader for loader in trainer.fit_loop._combined_loader.flattened if hasattr(loader, "schedule")]
+    if position and len(loaders) == 1:
+        loaders[0].load_state_dict(dict(position))
 
 
 def everywhere(value: Any) -> list[Any]:

@@ -37,7 +37,15 @@ from lightning_vfl.protocols.checks import (
 from lightning_vfl.protocols.early_build import with_networks, with_party_rows
 from lightning_vfl.protocols.first_rounds import Movement, check_movement, refuse_diverged
 from lightning_vfl.protocols.hooks import toolkit_hook
-from lightning_vfl.protocols.loading import BOOKS, SET_UP, continue_loops, restore, save, start_again
+from lightning_vfl.protocols.loading import (
+    BOOKS,
+    SET_UP,
+    continue_loader,
+    continue_loops,
+    restore,
+    save,
+    start_again,
+)
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.scores import SPLITS, Attendance, Predictions, Spread, predictions_of, warn_of_chance
 from lightning_vfl.protocols.step import GivenUp, Step
@@ -68,8 +76,8 @@ class VFLModule(MessageRounds):
     """
 
     position: Mapping[str, Any] = {}
-    """Where the training loader of a checkpoint stood; the datamodule takes it when the fit is resumed."""
-    resumed_start: Mapping[str, Any] | None = None  # of a checkpoint, until the training of a resumed fit has started
+    """Where the training loader of a checkpoint stood, until the training of a resumed fit has started."""
+    resumed_start: Mapping[str, Any] | None = None  # of a checkpoint, as long as its position
     end_before_round: bool = False  # a callback sets it when a round would cost too much
     predictor: Callable[[VerticalBatch], Predictions] | None = None  # takes the place of the rounds of predictions
     attendance: Attendance | None = None  # of the last evaluation round; None: nobody who was asked was absent
@@ -268,7 +276,10 @@ class VFLModule(MessageRounds):
         if self.resumed_start is not None and self.trainer.ckpt_path is not None:
             start_again(self, self.resumed_start)  # after all callbacks have frozen what they freeze, and have drawn
             continue_loops(self.trainer)
+        if self.trainer.ckpt_path is not None:  # not a new fit of a loaded module
+            continue_loader(self.trainer, self.position)
         self.resumed_start = None
+        self.position = {}
         for optimizer in self.trainer.optimizers:  # also those that a subclass has made
             optimizer.register_step_post_hook(self._after_optimizer)
         self._movement = None if self.place is not None else Movement(self)

@@ -5,9 +5,9 @@ from tests.bugs.bug import Bug
 USE = (
     # data
     Bug(
-        "datamodules/base.py",
-        "        if position and trainer.ckpt_path is not None:",
-        "        if position and trainer.ckpt_path is None:",
+        "lightning_vfl/protocols/loading.py",
+        "    if position and len(loaders) == 1:",
+        "    if position and len(loaders) > 1:",
         "a queue of events begins anew when a fit is resumed from the end of an epoch",
         "integration/test_resume.py",
     ),

@@ -272,8 +272,19 @@ class OneCycle(SplitVFL):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-def test_a_loader_that_is_made_early_goes_on_with_the_batch_of_the_checkpoint(tmp_path):
-    make = partial(OneCycle, Mean(), bottom=dropping, width=5, seed=0)
+class ByRecords(OneCycle):
+    """It also makes loaders of its own: one for the number of batches, and one to pass over all training records."""
+
+    def configure_optimizers(self):
+        data = self.trainer.datamodule
+        assert len(data.train_dataloader()) == STEPS
+        assert sum(len(batch.record_ids) for batch in data.train_dataloader()) == 54
+        return super().configure_optimizers()
+
+
+@pytest.mark.parametrize("protocol", [OneCycle, ByRecords])
+def test_a_loader_that_is_made_early_goes_on_with_the_batch_of_the_checkpoint(tmp_path, protocol):
+    make = partial(protocol, Mean(), bottom=dropping, width=5, seed=0)
     torch.manual_seed(0)
     whole = fit(tmp_path, make=make)[0].state_dict()
     for step in (1, STEPS - 1, STEPS, STEPS + 2):

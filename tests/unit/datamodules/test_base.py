@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.trainer.states import TrainerState
 
 from lightning_vfl.aggregators import Concat
 from lightning_vfl.datamodules import (
@@ -189,9 +188,7 @@ def test_the_protocol_says_the_order_of_training():
 
     data = InMemory({"train": table(10, 4)})
     data.setup("fit")
-    data.trainer = SimpleNamespace(
-        global_rank=0, world_size=1, lightning_module=Backwards(Concat()), state=TrainerState()
-    )
+    data.trainer = SimpleNamespace(global_rank=0, world_size=1, lightning_module=Backwards(Concat()))
     assert [batch.record_ids.tolist() for batch in data.train_dataloader()] == [[8, 9], [4, 5, 6, 7], [0, 1, 2, 3]]
 
 
