@@ -133,7 +133,8 @@ class Audit(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Run the attacks, and report."""
-        module, truth = self._case.module, self._case.truth
+        module = self._case.module
+        truth = self._case.truth
         module.tap = None
         for difference in differences(module, self.transcript):
             rank_zero_warn(difference)

@@ -70,7 +70,8 @@ class WandbRecord(LoggerRecord):
         experiment = self.logger.experiment  # Lightning has begun it
         if not (self.logger._offline or os.environ.get("WANDB_MODE") in ("offline", "dryrun")):
             return
-        run, mine = experiment.id, Path(experiment.dir).parent
+        run = experiment.id
+        mine = Path(experiment.dir).parent
         if earlier := sorted(other for other in mine.parent.glob(f"*run-*-{run}") if other.name != mine.name):
             raise ConfigurationError(
                 f"W&B cannot continue the run {run} offline, because {earlier[-1]} has it and the steps of both would "
@@ -146,7 +147,8 @@ class MLFlowRecord(LoggerRecord):
                 rmtree(experiment)
 
     def settings(self, values: Mapping[str, Any]) -> None:
-        client, run = self.logger.experiment, self.logger.run_id
+        client = self.logger.experiment
+        run = self.logger.run_id
         kept = client.get_run(run).data.params
         flat = _texts_of(values)
         changed = {name: text for name, text in flat.items() if kept.get(name, text) != text}

@@ -58,7 +58,8 @@ class PredictionWriter(Callback):
         self._predictions: list[Predictions] = []
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._predictions, self.table = [], None
+        self._predictions = []
+        self.table = None
         left_out = getattr(getattr(trainer, "datamodule", None), "left_out", {})
         if self.writes and (self._writes(pl_module) or any(map(len, left_out.values()))):
             refuse_unwritable(self.path)  # now, and not after all records are predicted
@@ -91,13 +92,15 @@ class PredictionWriter(Callback):
     def _write(self, data: Any, module: LightningModule, found: Tensor, values: Tensor, parties: Tensor) -> None:
         positions, order = found.sort()
         known = _known(data, module, positions)
-        positions, order = positions[known], order[known]
+        positions = positions[known]
+        order = order[known]
         rows = positions.numpy()
         ids = rows if data is None else data.records("predict").ids[rows]
         of_labels = (getattr(data, "targets", ()), isinstance(module.objective, MultiLabel))
         table = prediction_table(ids, values[order].numpy(), _class_names(data, module), *of_labels)
         if parties.numel():
-            there, names = parties[order].numpy(), getattr(data, "party_names", ())
+            there = parties[order].numpy()
+            names = getattr(data, "party_names", ())
             table = with_parties(table, there, names)
             if isinstance(module, VFLModule) and module.predictor is not None:
                 table = with_absent(table, there, names)

@@ -114,7 +114,8 @@ class Pretraining(Callback):
         if not trained or not len(records):
             rank_zero_warn(f"Pretraining leaves out party '{name}', whose bottom is frozen or has no records")
             return 0.0
-        shape, width = tuple(records.shape[1:]), module.embedding_widths[party]
+        shape = tuple(records.shape[1:])
+        width = module.embedding_widths[party]
         like = trained[0]
         with torch.random.fork_rng(), module.trainer.precision_plugin.forward_context(), torch.enable_grad():
             seed_torch(like.device, module.keys.get(party, module.seed), "pretraining", "party", party)

@@ -61,7 +61,9 @@ class PrivacyBudget(Callback):
                 "with PoissonBinomial or LocalGaussian"
             )
         privacy = pl_module.privacy
-        privacy.delta, privacy.unit, privacy.target = self.delta, self.unit, self.target_epsilon
+        privacy.delta = self.delta
+        privacy.unit = self.unit
+        privacy.target = self.target_epsilon
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: VerticalBatch, *_: Any) -> Any:
         module = protocol(self, pl_module)

@@ -47,7 +47,8 @@ class Outcomes:
 
     def add(self, predicted: Tensor, labels: Tensor) -> None:
         """Count a batch: predictions (B,) or (B, C), labels (B,)."""
-        given, truth = predicted.detach().float().cpu(), labels.detach().cpu()
+        given = predicted.detach().float().cpu()
+        truth = labels.detach().cpu()
         if self.classes is None:
             room = MOST_PAIRS - len(self.pairs)
             if room > 0 and given.dim() == 1 and truth.dim() == 1:

@@ -92,7 +92,8 @@ def headline(trainer: Trainer, module: VFLModule, prefixes: tuple[str, ...], fig
     metrics = trainer.callback_metrics
     own = sorted((name for name in metrics if name.startswith(prefixes[-1:] or ("-",))), key=_is_loss)
     score = f"{own[0]} {float(metrics[own[0]]):.4f}; " if own else ""
-    unit, accounting = module.privacy.unit, module.aggregator.accounting
+    unit = module.privacy.unit
+    accounting = module.aggregator.accounting
     if accounting is None:
         if module.noise_on_uploads != Noise.NONE:
             return f"{score}no ε, because no accountant charges the noise on embeddings"
@@ -131,7 +132,8 @@ def summary_lines(
         yield LEARNING_RATE, f"{module.lr:.6g}"
     if faults := getattr(getattr(trainer, "datamodule", None), "faults", ()):
         yield "faults in the records", ", ".join(map(repr, faults))
-    rounds, given_up = module.books.rounds.get(Stage.FIT, 0), module.books.given_up
+    rounds = module.books.rounds.get(Stage.FIT, 0)
+    given_up = module.books.given_up
     yield "training rounds", f"{rounds:,}" + (f", {given_up:,} of them given up" if given_up else "")
     if module.books.corrected:
         yield (
@@ -164,7 +166,8 @@ def summary_lines(
         yield f"privacy ε of a {label(unit)}, δ = {module.privacy.delta:g}", f"{figure}{remark}"
     yield from _against_coalitions(module, tightest)
     if module.label_privacy.accountant is not None:
-        epsilon, delta = module.label_privacy.epsilon(), module.label_privacy.delta
+        epsilon = module.label_privacy.epsilon()
+        delta = module.label_privacy.delta
         yield f"privacy ε of a label, {ASSUMED}, δ = {delta:g}", shown(epsilon)
         yield "privacy ledger of labels", module.label_privacy.coverage() or ""
     if coverage := module.privacy.coverage():

@@ -103,7 +103,8 @@ def _batches(records: Any) -> Iterator[VerticalBatch]:
 @contextmanager
 def _evaluating(module: VFLModule) -> Iterator[None]:
     """Set evaluation mode and aggregation in the clear; afterwards, restore the former modes."""
-    protected, module.protected_evaluation = module.protected_evaluation, False
+    protected = module.protected_evaluation
+    module.protected_evaluation = False
     try:
         with evaluating(module):
             yield

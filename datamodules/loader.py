@@ -113,7 +113,9 @@ class ScheduledLoader:
             ConfigurationError: if an epoch depends on earlier epochs.
         """
         one = copy(self)
-        one.schedule, one.epoch, one.offset = self.schedule.repeated(), 0, 0
+        one.schedule = self.schedule.repeated()
+        one.epoch = 0
+        one.offset = 0
         return one
 
     def set_epoch(self, epoch: int) -> None:
@@ -149,13 +151,15 @@ class ScheduledLoader:
                 f"the checkpoint is from the middle of an epoch of {state['steps']} batches, this loader has "
                 f"{self.schedule.steps}; resume with the same batch_size and number of processes"
             )
-        self.epoch, self.offset = state["epoch"], state["offset"]
+        self.epoch = state["epoch"]
+        self.offset = state["offset"]
         self.schedule.load_state_dict(state["schedule"])
         self._restored = True
 
     def _next_epoch(self) -> None:
         self.schedule.advance(played=self.offset)
-        self.epoch, self.offset = self.epoch + 1, 0
+        self.epoch += 1
+        self.offset = 0
 
     def _batches(self) -> Iterator[VerticalBatch]:
         if self.num_workers == 0 and not self.pin_memory:

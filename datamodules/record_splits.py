@@ -191,7 +191,8 @@ class Folds(RecordSplit):
     def __init__(self, fold: int = 0, folds: int = 5, column: str | None = None) -> None:
         if folds < 2 or not 0 <= fold < folds:
             raise ConfigurationError(f"fold {fold} of {folds} folds is impossible; use 2 or more folds, counted from 0")
-        self.fold, self.folds = fold, folds
+        self.fold = fold
+        self.folds = folds
         self.column = column
 
     def rows(self, given: ToDivide) -> Rows:

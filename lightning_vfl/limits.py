@@ -79,7 +79,9 @@ def refuse_large_table(path: Path) -> None:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as plain:
-        rows, columns, schema = plain.metadata.num_rows, plain.metadata.num_columns, plain.schema_arrow
+        rows = plain.metadata.num_rows
+        columns = plain.metadata.num_columns
+        schema = plain.schema_arrow
     declared = 8 * rows * columns
     refuse_growth(path, declared)
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
@@ -146,7 +148,8 @@ class Limited(io.RawIOBase):
     def __init__(self, stream: Any, most: int, path: Path) -> None:
         self._stream = stream
         self._left = most
-        self._path, self._most = path, most
+        self._path = path
+        self._most = most
 
     def readable(self) -> bool:
         return True

@@ -123,7 +123,8 @@ class Reconstruction(LocalObjective):
         generator: Callable[[], torch.Generator],
     ) -> tuple[Tensor, Tensor]:
         h = encode(self._masked(x, generator))
-        target, drawn = x.flatten(2), partner(h).flatten(2)
+        target = x.flatten(2)
+        drawn = partner(h).flatten(2)
         if drawn.shape != target.shape:  # a single number would be broadcast
             raise ConfigurationError(
                 f"the decoder returns {drawn.shape[2]} numbers for records of shape {tuple(x.shape[2:])}; "

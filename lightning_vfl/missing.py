@@ -64,7 +64,8 @@ def refuse_broken_policy(policy: MissingPolicy, parties: int) -> None:
     Raises:
         ConfigurationError: naming the policy and what it returns.
     """
-    everybody, who = torch.ones(parties, dtype=torch.bool), f"plan of {type(policy).__name__}"
+    everybody = torch.ones(parties, dtype=torch.bool)
+    who = f"plan of {type(policy).__name__}"
     for held in (everybody, torch.arange(parties) > 0):
         for number in range(parties + 1):
             included = held & (torch.arange(parties) < number)
@@ -100,7 +101,8 @@ def filled_in(stand_in: StandIn, message: Message, view: ServerView) -> Message:
     filled = stand_in.fill(message, view)
     if filled is message:
         return filled
-    who, rows = f"fill of {type(stand_in).__name__}", len(view.rows.ids)
+    who = f"fill of {type(stand_in).__name__}"
+    rows = len(view.rows.ids)
     if not isinstance(filled, Message) or len(filled.senders) != len(filled.pieces):
         raise ConfigurationError(f"{who} must return a Message with a piece for each sender; got {filled!r}")
     dtypes = {piece.dtype for piece in message.pieces}

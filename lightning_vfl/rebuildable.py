@@ -114,7 +114,8 @@ def dotted_name(thing: Any) -> str:
     Raises:
         NotPlain: if the name does not lead to it.
     """
-    module, name = thing.__module__, thing.__qualname__
+    module = thing.__module__
+    name = thing.__qualname__
     if reduce(lambda found, part: getattr(found, part, None), name.split("."), sys.modules.get(module)) is not thing:
         raise NotPlain(f"{name} of {module}, which cannot be imported by its name")
     return f"{module}.{name}"

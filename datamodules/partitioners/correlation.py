@@ -195,7 +195,8 @@ def _candidates(correlation: "Matrix", parties: int, seed: int) -> "tuple[NDArra
     for way in range(_WAYS):
         if len(scores) >= allowed:
             break
-        owners, passed = lowest.copy(), [lowest]
+        owners = lowest.copy()
+        passed = [lowest]
         for a, b in _pairs(columns, columns, seed, "way", way):
             owners[[a, b]] = owners[[b, a]]
             passed.append(owners.copy())
@@ -219,14 +220,16 @@ def _pairs(columns: int, number: int, seed: int, *names: Name) -> "NDArray[np.in
 def _exchanges(gains: "NDArray[np.int64]", owners: "Owners") -> "Iterator[Owners]":
     """These owners, and those after each exchange of two columns that raises the ``gains`` (F, F) within parties."""
     owners = owners.copy()
-    every, own = np.arange(len(owners)), np.diag(gains)
+    every = np.arange(len(owners))
+    own = np.diag(gains)
     of_party = np.stack([gains[:, owners == party].sum(1) for party in range(owners.max() + 1)], axis=1)  # (F, M)
     yield owners.copy()
     improved = True
     while improved:
         improved = False
         for a in range(len(owners)):
-            mine, current = owners[a], of_party[every, owners]
+            mine = owners[a]
+            current = of_party[every, owners]
             gain = of_party[:, mine] - current + of_party[a, owners] - current[a] + own + own[a] - 2 * gains[a]
             gain[owners == mine] = 0
             b = int(gain.argmax())

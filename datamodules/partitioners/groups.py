@@ -115,7 +115,8 @@ def find_holders(name: str, split: Split, partitioner: Partitioner, groups: Sequ
     Raises:
         ConfigurationError: if two do, or if the data or the partitioner return another shape.
     """
-    records, parties = len(split.ids), sum(len(group) for group in groups)
+    records = len(split.ids)
+    parties = sum(len(group) for group in groups)
     present = None
     shares = partitioner.held(name, records, parties)
     for source, said in (

@@ -130,7 +130,8 @@ def mutual_information(
     classes = labels if labels.dtype.kind == "i" else _bins(labels.astype(np.float64)[:, None])[:, 0]
     classes = np.unique(classes, return_inverse=True)[1]
     count = int(classes.max()) + 1
-    bins, records = _bins(features), len(features)
+    bins = _bins(features)
+    records = len(features)
     said = np.empty(features.shape[1])
     for column in range(features.shape[1]):
         counts = np.bincount(bins[:, column] * count + classes, minlength=_BINS * count).reshape(_BINS, count)

@@ -143,7 +143,9 @@ def _refuse_other_parts(who: str, parts: object) -> None:
 def _refuse_other_columns(who: str, parts: Sequence[Part], layout: Layout) -> None:
     """Accept positions of the layout, in shapes of as many numbers."""
     for party, part in enumerate(parts):
-        low, high, held = int(part.positions.min()), int(part.positions.max()), len(part.positions)
+        low = int(part.positions.min())
+        high = int(part.positions.max())
+        held = len(part.positions)
         if low < 0 or high >= layout.size:
             raise ConfigurationError(
                 f"{who} gives party {party} the columns {low} to {high}, but records have the columns 0 to "

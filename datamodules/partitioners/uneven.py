@@ -131,7 +131,8 @@ def share_out(weights: "NDArray[np.float64]", shares: "NDArray[np.float64]") -> 
         [0, 1, 1, 0, 0]
     """
     owners = np.empty(len(weights), dtype=np.int64)
-    lack, fewer = shares * weights.sum(), shares * len(weights)
+    lack = shares * weights.sum()
+    fewer = shares * len(weights)
     idle = np.ones(len(shares), dtype=bool)
     for n, weight in enumerate(weights):
         wanting = lack if weight > 0 else fewer

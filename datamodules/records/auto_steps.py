@@ -157,7 +157,9 @@ def _of_texts(cells: _Cells, every: set[str], indicator: bool, decimal: str, whe
         decimal: the decimal mark; empty: found here.
         where: the column and the party, for errors.
     """
-    texts, counts, different = cells.texts, cells.counts, len(cells.different)
+    texts = cells.texts
+    counts = cells.counts
+    different = len(cells.different)
     marks = texts.str.lower().isin(MARKS).to_numpy(dtype=np.bool_)
     codes = texts.str.match(CODE).to_numpy(dtype=np.bool_)
     numbers, mark = _numbers(cells.first, every, decimal, where)
@@ -212,7 +214,8 @@ def _are_plain(texts: list[str]) -> bool:
 
 def _written(cells: _Cells, numeric: "NDArray[np.bool_]", decimal: str, indicator: bool) -> Chosen:
     """Steps for numbers among which there may be words, which are missing."""
-    notes, texts = [], cells.texts
+    notes = []
+    texts = cells.texts
     if decimal:
         strange = texts[numeric & as_numbers(texts).isna().to_numpy()]
         notes += [f"such as '{text}'" for text in strange.iloc[:1]]

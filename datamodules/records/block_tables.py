@@ -216,7 +216,8 @@ class BlockedTables(FeatureStore):
     def _write(self, names: Sequence[SplitName], scalings: Sequence[FittedParty]) -> None:
         """Write the scaled features of these splits; each block is read once."""
         width = sum(map(len, self.names))
-        size, free = 4 * width * sum(map(self.split.count, names)), disk_usage(self._work.path).free
+        size = 4 * width * sum(map(self.split.count, names))
+        free = disk_usage(self._work.path).free
         if size > free:
             raise ConfigurationError(
                 f"the features take {size / _MEGABYTE:,.0f} MB in {self._work.path}, which has {free / _MEGABYTE:,.0f} "

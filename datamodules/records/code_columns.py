@@ -118,7 +118,9 @@ def _forms_in(file: TextFile, form: CSVForm) -> tuple[bool, bool]:
     if "0.".encode(form.encoding) != b"0.":  # more than a byte a digit: the rows are read as text in any case
         return True, True
     ends = np.frombuffer(b'\n\r" ' + form.separator.encode(form.encoding), np.uint8)
-    before, zero, dotted = b"\n", False, False
+    before = b"\n"
+    zero = False
+    dotted = False
     content = file.content()
     while True:
         block = content.read(_BYTES)

@@ -18,7 +18,8 @@ def check_names(
     Raises:
         ConfigurationError: for unknown tables, for repeated tables and for the label party's table in a group.
     """
-    tables, groups = list(tables), list(groups)
+    tables = list(tables)
+    groups = list(groups)
     for group in groups:
         if isinstance(group, str):
             raise ConfigurationError(f"groups must be a list of lists of table names; got '{group}' in place of a list")

@@ -44,9 +44,13 @@ class Labelled:
 
     def split(self, rows: "NDArray[np.int64] | None" = None) -> Split:
         """The records at these positions; None: all records."""
-        features, labels, ids = self.features, self.labels, self.ids
+        features = self.features
+        labels = self.labels
+        ids = self.ids
         if rows is not None:
-            features, labels, ids = features[rows], labels[rows], ids[rows]
+            features = features[rows]
+            labels = labels[rows]
+            ids = ids[rows]
         own = np.require(features, requirements=("C", "W"))  # torch needs writable memory and a plain order
         return Split(torch.from_numpy(own), torch.from_numpy(labels.astype(np.int64)), ids)
 

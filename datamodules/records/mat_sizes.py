@@ -33,7 +33,8 @@ def declared_bytes(path: Path) -> int:
         unpacked = numbers = 0
         while len(tag := file.read(8)) == 8:
             kind, size = struct.unpack(f"{order}II", tag)
-            start, first = file.tell(), b""
+            start = file.tell()
+            first = b""
             if kind == _COMPRESSED:
                 for piece in _unpacked(file, size):
                     unpacked += len(piece)

@@ -69,7 +69,9 @@ class NewRecords:
             rank_zero_info(f"of {records} records of party '{self.party}', {what}: {listed(found)}")
 
     def _has_more_gaps(self, column: str) -> bool:
-        count, records, trained = self._missing[column], self._records[column], self._chains[column].missing
+        count = self._missing[column]
+        records = self._records[column]
+        trained = self._chains[column].missing
         if trained is None:
             return 0 < count == records
         return count > (trained + _MORE if trained else 0.0) * records

@@ -47,7 +47,8 @@ class MappedFile:
     def rows(self, places: "NDArray[np.int64]", columns: slice = slice(None)) -> "NDArray[Any]":
         """(B, F) these columns of the numbers at these places; the default is all columns."""
         if self._mapped is None or self._read > self.at_most:
-            self._mapped, self._read = np.memmap(self.path, self.dtype, "r", shape=self.shape), 0
+            self._mapped = np.memmap(self.path, self.dtype, "r", shape=self.shape)
+            self._read = 0
         self._read += len(places)
         return np.take(self._mapped[:, columns], places, axis=0)
 

@@ -189,7 +189,9 @@ class Quantile(NumberStep):
 
         kept = np.array(self.fitted).T
         again = QuantileTransformer(n_quantiles=len(kept), output_distribution=str(self.output), subsample=None)
-        again.n_quantiles_, again.quantiles_, again.n_features_in_ = len(kept), kept, kept.shape[1]
+        again.n_quantiles_ = len(kept)
+        again.quantiles_ = kept
+        again.n_features_in_ = kept.shape[1]
         again.references_ = np.linspace(0, 1, len(kept), endpoint=True)
         changed: NDArray[np.float64] = again.transform(numbers)
         return changed

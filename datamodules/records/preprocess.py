@@ -150,7 +150,8 @@ class Preprocess:
         Raises:
             ConfigurationError: for steps that differ between tables of the group, and cells that a step cannot use.
         """
-        own, party = self._of_group(tables), "+".join(tables)
+        own = self._of_group(tables)
+        party = "+".join(tables)
         encoders: list[ColumnEncoder] = []
         steps: Sequence[Step] | None
         rows = []
@@ -161,11 +162,15 @@ class Preprocess:
             columns = {member: table[name] for member, table in tables.items()}
             values = _one_column([column[trained[member]] for member, column in columns.items()])
             if name in own:
-                kind, steps, note = "as set", own[name], ""
+                kind = "as set"
+                steps = own[name]
+                note = ""
             else:
                 other_rows = _one_column([column[~trained[member]] for member, column in columns.items()])
                 chosen = choose_steps(values, self.decimals.get(next(iter(tables)), ""), party, other_rows)
-                kind, steps, note = str(chosen.kind), chosen.steps, chosen.note
+                kind = str(chosen.kind)
+                steps = chosen.steps
+                note = chosen.note
             missing = float(values.isna().mean())
             if steps is None:
                 encoders.append(LeftOut(name))

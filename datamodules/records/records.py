@@ -256,7 +256,8 @@ class VerticalRecords(Records):
         return torch.from_numpy(self.table.rows(places.numpy(), columns))
 
     def only(self, positions: "NDArray[np.int64]") -> "VerticalRecords":
-        about, places = self._about(positions), torch.from_numpy(positions)
+        about = self._about(positions)
+        places = torch.from_numpy(positions)
         if isinstance(self.table, Tensor):  # a copy, so that the memory of the other records is free again
             return VerticalRecords(self.numbers(places), self.shapes, *about, dtypes=self.dtypes)
         places = places if self.places is None else self.places.index_select(0, places)

@@ -106,7 +106,9 @@ def check_ids(tables: Sequence[ParquetFile], id_columns: Mapping[str, str], ends
             )
     first, *others = tables
     digest = sha256()
-    ordered, before, start = True, None, 0
+    ordered = True
+    before = None
+    start = 0
     passes = [table.blocks([id_columns[table.party]], ends) for table in tables]
     for (_, (ids,)), *blocks in zip(*passes, strict=True):
         ordered = ordered and ascend(ids, before)

@@ -53,7 +53,8 @@ def scale_tables(
     """
     used: list[tuple[Tensor, Tensor]] = []
     for m, party in enumerate(form.encoders):
-        held, names = joined.held[party], form.columns_of(m)
+        held = joined.held[party]
+        names = form.columns_of(m)
         rows = train if held is None else train[held[train]]
         fixed = _fixed(form.encoders[party])
         columns = _usable(joined, m, party, form)

@@ -27,7 +27,8 @@ def fit_scaling(
     Raises:
         ConfigurationError: for a party that holds none of the records.
     """
-    fitted, begin = [], 0
+    fitted = []
+    begin = 0
     for party, own in enumerate(torch.split(train, list(widths), dim=1)):
         # a copy, as the party has alone: a sum over some columns of a wider array can differ in the last bit
         rows = own.contiguous() if present is None else own[present[:, party]]
@@ -41,7 +42,8 @@ def fit_scaling(
 
 def party_states(parts: Sequence[Part], shift: Tensor, scale: Tensor, layout: Layout) -> tuple[FittedParty, ...]:
     """What each party has fitted: its part of shift and scale, each (Σ F_m,), and the names of its columns."""
-    widths, states = [len(part.positions) for part in parts], []
+    widths = [len(part.positions) for part in parts]
+    states = []
     for part, own_shift, own_scale in zip(parts, torch.split(shift, widths), torch.split(scale, widths), strict=True):
         names = tuple(str(layout.columns[i]) for i in part.positions.tolist()) if layout.columns else ()
         scaled = bool(own_shift.any()) or not bool((own_scale == 1).all())  # scaled whole numbers are none any more

@@ -73,7 +73,8 @@ class SeatedRecords(Records):
         own, place = (None, 0) if seat.party is None else (records, seat.party)
         if isinstance(own, VerticalRecords):  # a copy, so that the memory of the others is free again
             alone = own.features_of(place, torch.arange(len(own))).flatten(1)
-            own, place = VerticalRecords(alone, (records.shapes[place],), None, records.ids), 0
+            own = VerticalRecords(alone, (records.shapes[place],), None, records.ids)
+            place = 0
         weights = records.weights if has_labels else None
         return cls(own, place, seat, records.shapes, labels, records.ids, records.present, weights)
 

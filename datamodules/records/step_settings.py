@@ -74,7 +74,8 @@ def _word_of(item: object, where: str) -> tuple[str, dict[str, Any]]:
         raise ConfigurationError(f"preprocess of {where} has {told}")
     (word,) = found
     settings = {str(name): value for name, value in item.items() if name != word}
-    value, main = item[word], _KINDS[word].main
+    value = item[word]
+    main = _KINDS[word].main
     if isinstance(value, Mapping):
         settings |= {str(name): given for name, given in value.items()}
     elif value is not None:
@@ -108,7 +109,8 @@ def _built(kind: type[Step], settings: Mapping[str, Any], where: str) -> Step:
 
 def _check_fill(kind: type[Step], settings: Mapping[str, Any], where: str) -> None:
     """Accept a value for the strategy constant and no other, a number for numbers, and no mean of texts."""
-    strategy, value = settings["strategy"], settings.get("value")
+    strategy = settings["strategy"]
+    value = settings.get("value")
     if (strategy == Strategy.CONSTANT) != (value is not None):
         told = "needs a value" if value is None else "takes no value"
         raise ConfigurationError(f"{where}: impute: {strategy} {told}; for example {{impute: constant, value: 0}}")

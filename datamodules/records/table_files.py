@@ -169,7 +169,8 @@ class TableSource:
         """The table of a CSV file; its types are those of the whole file."""
         import pandas as pd
 
-        text, spaces = self._texts(file), _has_spaces(file, self.form)
+        text = self._texts(file)
+        spaces = _has_spaces(file, self.form)
         options = {**csv_options(self.form, spaces), **missing_cells(self._names(file), self._ids)}
         types: Any = str if text is None else dict.fromkeys((*text, *self._ids), str)
         with csv_warnings():
@@ -181,7 +182,8 @@ class TableSource:
 
     def _copy_csv(self, file: TextFile, place: Path, rows: int) -> None:
         """Copy all columns into a Parquet file."""
-        text, names = self._texts(file), self._names(file)
+        text = self._texts(file)
+        names = self._names(file)
         if self.id_column is not None:
             self._check_id_column(names)
         fixed = set(names if text is None else text).intersection(names).difference(self._ids)
@@ -208,7 +210,8 @@ class TableSource:
 
         types = {name: str(kind) for name, kind in kinds.items() if kind in (_Kind.TEXTS, _Kind.PARTLY)}
         types |= dict.fromkeys(self._ids, str(_Kind.TEXTS))
-        writer, changed = None, False
+        writer = None
+        changed = False
         try:
             with self._chunks(file, rows, dtype=types, **missing_cells(names, self._ids)) as chunks:
                 for chunk in chunks:
@@ -269,7 +272,8 @@ def _has_spaces(file: TextFile, form: CSVForm) -> bool:
         return True
     blanks, ends = (np.frombuffer(cells.encode(form.encoding), np.uint8) for cells in (" \t", f"{form.separator}\n\r"))
     blanks = np.setdiff1d(blanks, ends)  # a tab may be the separator
-    content, before = file.content(), b"\n"
+    content = file.content()
+    before = b"\n"
     while block := content.read(_BYTES):
         if any(blank in block for blank in blanks.tolist()):
             text = np.frombuffer(before + block, np.uint8)

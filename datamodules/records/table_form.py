@@ -95,7 +95,8 @@ def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[N
     Raises:
         ConfigurationError: for values of another kind than those of the training rows.
     """
-    table, held = joined.tables[party], joined.held[party]
+    table = joined.tables[party]
+    held = joined.held[party]
     new = NewRecords(party)
     for encoder in form.encoders[party]:
         values = table.pop(encoder.column) if encoder.column in table else None
@@ -115,7 +116,8 @@ def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[N
 
 def encode_tables(joined: Joined, form: TableForm) -> "NDArray[np.float64]":
     """(N, F) the columns of numbers of all parties, side by side."""
-    features, place = np.zeros((len(joined.ids), form.layout.size)), 0
+    features = np.zeros((len(joined.ids), form.layout.size))
+    place = 0
     for party in form.encoders:
         for column in numbers_of_party(joined, party, form):
             features[:, place] = column

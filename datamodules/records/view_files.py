@@ -39,7 +39,8 @@ def read_mat(path: Path) -> "tuple[list[NDArray[np.float64]], NDArray[np.int64]]
             f"{path} holds {'an' if 'X' in content else 'no'} X and {' and '.join(found) or 'no Y'}; save the views as "
             "the cell array X and their labels as Y"
         )
-    cells, labels = _cells(path, "X", content["X"]), _labels(path, content[found[0]])
+    cells = _cells(path, "X", content["X"])
+    labels = _labels(path, content[found[0]])
     return [_matrix(path, str(position), cell, len(labels)) for position, cell in enumerate(cells)], labels
 
 

@@ -35,7 +35,8 @@ _LOOKS = re.compile(r"\W{0,4}[^\W\d_]{0,3}\W{0,2}\d[\d.,\u066b\u066c．，:'’\
 
 
 def _pattern(decimal: str) -> re.Pattern[str]:
-    mark, others = re.escape(decimal), _THOUSANDS + ("," if decimal == "." else ".")
+    mark = re.escape(decimal)
+    others = _THOUSANDS + ("," if decimal == "." else ".")
     grouped = rf"[1-9][0-9]{{0,2}}(?P<mark>[{others}])[0-9]{{3}}(?:(?P=mark)[0-9]{{3}})*"
     # a dash behind the decimal mark is no sign: 45.- and 45,-- are 45
     part = rf"{mark}(?:(?<=[0-9].)(?:--?|—)|(?P<part>[0-9]*))"

@@ -88,5 +88,6 @@ class BankMarketing(MixedTable):
         names, rows = read_names(path, read_rows(path, ";", self.source), wanted, 1, self.source)
         check_columns(path, names, wanted, self.source)
         cells = as_table(path, rows, names, self.expected_records, self.source)
-        columns, labels = self.read_columns(path, cells), self.read_labels(path, cells)
+        columns = self.read_columns(path, cells)
+        labels = self.read_labels(path, cells)
         return self.encode(columns, labels, np.arange(len(labels)), self.draw(labels))

@@ -74,7 +74,8 @@ class CreditDefault(TwoClassTable):
         super().__init__(partitioner, expected_records=expected_records, **settings)
 
     def read(self) -> Labelled:
-        path, wanted = self.path(), (_ID, *_COLUMNS, _LABEL)
+        path = self.path()
+        wanted = (_ID, *_COLUMNS, _LABEL)
         rows = read_sheet(path, self.source) if path.suffix == ".xls" else read_rows(path, ",", self.source)
         names, below = read_names(path, rows, wanted, 2, self.source, _OTHERS)
         check_columns(path, names, wanted, self.source, _CODES)

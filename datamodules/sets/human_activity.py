@@ -94,7 +94,8 @@ class HumanActivity(PublishedShare):
         return self.read("train").layout
 
     def read(self, part: PublishedPart) -> Labelled:
-        own, kept = self._data[part], COLUMNS - self.drop_last_column
+        own = self._data[part]
+        kept = COLUMNS - self.drop_last_column
         return replace(own, features=own.features[:, :kept], columns=own.columns[:kept])
 
     @cached_property

@@ -140,7 +140,8 @@ def read_idx(packed: IO[bytes], dimensions: int, check_sizes: Callable[[list[int
 
 def _fill(numbers: "NDArray[np.uint8]", content: gzip.GzipFile) -> int:
     """Read bytes into the array, as many as there are; returns their number."""
-    view, held = numbers.data, 0
+    view = numbers.data
+    held = 0
     while held < len(view) and (piece := content.read(min(len(view) - held, 2**20))):
         view[held : held + len(piece)] = piece
         held += len(piece)

@@ -220,7 +220,8 @@ class ImageFolderVFL(PublishedSet):
 
     def _pictures(self, part: str) -> Pictures:
         """The pictures of a folder, class by class."""
-        folder, classes = self.data_dir / part, self._classes
+        folder = self.data_dir / part
+        classes = self._classes
         names, labels = list_pictures(folder, classes, self.data_dir)
         counts = np.bincount(labels, minlength=len(classes))
         if part == "train" and not counts.all():
@@ -262,7 +263,8 @@ class _PictureStore(FeatureStore):
             raise without_records(party, len(places))
         order = torch.from_numpy(permutation(len(places), data.seed, "scaling"))
         first = held[order] & (held[order].cumsum(0) <= (data.fit_records or len(places)))
-        order, first = order[first.any(1)], first[first.any(1)]
+        order = order[first.any(1)]
+        first = first[first.any(1)]
         owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part.positions) for part in parts]))
         if normaliser.fitted:
             rows = match_moments(source, torch.from_numpy(places)[order], positions, owners, first)

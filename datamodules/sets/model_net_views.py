@@ -173,7 +173,8 @@ def read_picture(path: Path, size: int, channels: int) -> "tuple[NDArray[np.uint
         raise ConfigurationError("pictures are read with Pillow, which is not installed; pip install pillow") from error
     try:
         with Image.open(path) as image:
-            mode, before = image.mode, image.size
+            mode = image.mode
+            before = image.size
             refuse_pixels(*before)
             small = image.convert("L" if channels == 1 else "RGB").resize((size, size), Image.Resampling.BILINEAR)
     except Exception as error:  # Pillow's errors for damaged pictures have no common class

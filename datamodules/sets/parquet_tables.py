@@ -156,7 +156,8 @@ class ParquetTables(TablesOfParties):
     @toolkit_hook
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As of every data set; a fit is resumed with the same files, other runs may have others."""
-        own, trained = self.state_dict()["files"], state_dict.get("files")
+        own = self.state_dict()["files"]
+        trained = state_dict.get("files")
         others = [name for name in own if trained is not None and trained.get(name) != own[name]]
         if others and self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
             which = "have other ids" if "ids" in others else f"have changed: {', '.join(others)}"

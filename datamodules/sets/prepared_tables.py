@@ -169,7 +169,8 @@ class PreparedTables(FeatureStore):
     @cached_property
     def rows(self) -> "Mapping[SplitName, NDArray[np.int64]]":
         """The positions of the records of each split; the classes in them are told before a training."""
-        data, rows = self._data, self._divided()
+        data = self._data
+        rows = self._divided()
         if data.fitted is None and not self._unlabelled and self._stratified:
             labels, classes = self.labels
             by_split = {str(name): places for name, places in rows.items() if name != "predict" and len(places)}
@@ -193,7 +194,9 @@ class PreparedTables(FeatureStore):
             names: of the splits; one without records is left out.
             parties: whose presence is asked for; a party of a federation knows its own.
         """
-        ids, splits, present = self.joined.ids, dict[SplitName, Split](), None
+        ids = self.joined.ids
+        splits = dict[SplitName, Split]()
+        present = None
         if not self._data.everybody_holds:
             every = np.ones(len(ids), dtype=np.bool_)
             held = [self.joined.held.get(party) for party in parties]
@@ -256,7 +259,9 @@ class PreparedTables(FeatureStore):
 
     def _fitted_encoders(self) -> dict[str, tuple[ColumnEncoder, ...]]:
         """Those that are fitted to the training rows, which is told."""
-        data, joined, steps = self._data, self.joined, self._data.steps
+        data = self._data
+        joined = self.joined
+        steps = self._data.steps
         if self._told is not None:  # what the settings say of other parties is theirs to check
             name = None if self._party is None else self._party[1]
             steps = steps.of_party(name, () if name is None else tuple(joined.tables[name]))
@@ -299,9 +304,12 @@ class PreparedTables(FeatureStore):
     @cached_property
     def features(self) -> Features:
         """The scaled columns of all parties."""
-        joined, form, fitted = self.joined, self.form, self._data.fitted
+        joined = self.joined
+        form = self.form
+        fitted = self._data.fitted
         self._use_columns()
-        records, work = len(joined.ids), self._reader.work
+        records = len(joined.ids)
+        work = self._reader.work
         store = (
             ColumnsInMemory((records, form.layout.size))
             if work is None
@@ -428,7 +436,8 @@ class PreparedTables(FeatureStore):
         return self._label_counts.of("+".join(parties), column, np.concatenate(by_party), bins, number)
 
     def _divided(self) -> "Mapping[SplitName, NDArray[np.int64]]":
-        data, joined = self._data, self.joined
+        data = self._data
+        joined = self.joined
         if self._told is not None and (rows := self._told.rows(joined.ids)) is not None:
             return rows
         every = np.arange(len(joined.ids))

@@ -101,7 +101,8 @@ class SeatedBlocks(SeatedStore):
 
     def _ids_of_file(self) -> "NDArray[np.generic]":
         """(N,) the ids in the order of the file, which are checked."""
-        data, name = self._data, self._table
+        data = self._data
+        name = self._table
         if name is None:
             raise NoOwnTable("the server reads no table, so it has no ids; it is told the order of the records")
         if name not in self._names:

@@ -42,7 +42,8 @@ class SeatedTables(SeatedStore):
     # ---- finding the common records
 
     def own_ids(self) -> "NDArray[np.generic]":
-        data, name = self._data, self._table
+        data = self._data
+        name = self._table
         if name is None:
             raise NoOwnTable("the server reads no table, so it has no ids; it is told the order of the records")
         table = self._reader.tables(text_columns(data, [name]))[name]
@@ -167,7 +168,8 @@ class SeatedTables(SeatedStore):
 
     def _labels_alone(self) -> dict[str, ColumnTable]:
         """The columns that divide the records; the table itself is joined later, when the records are divided."""
-        data, name = self._data, self._table
+        data = self._data
+        name = self._table
         if name is None:
             return {}
         table = self._reader.tables(text_columns(data, [name]))[name]

@@ -155,7 +155,8 @@ def refuse_unable(module: VFLModule, stand_in: AbsentStandIn) -> None:
     Raises:
         ConfigurationError: with what can.
     """
-    aggregator, name = module.aggregator, type(module.aggregator).__name__
+    aggregator = module.aggregator
+    name = type(aggregator).__name__
     if aggregator.setup is not None:
         raise ConfigurationError(
             f"--absent: {name} codes the data of all parties before a prediction, so a party that is not there cannot "
@@ -180,7 +181,8 @@ def refuse_unable(module: VFLModule, stand_in: AbsentStandIn) -> None:
 def embed(module: VFLModule, batches: Iterable[VerticalBatch]) -> Embedded:
     """The embeddings of all records, on the device of the module."""
     h: list[tuple[Tensor, ...]] = []
-    labels, present = [], []
+    labels = []
+    present = []
     for batch in batches:
         if batch.labels is None:
             raise ConfigurationError("--absent needs test records with labels")
@@ -241,7 +243,8 @@ def _summaries(
 ) -> Iterator[dict[str, Any]]:
     """The rows by number absent and by probability."""
     for metric, own in table.groupby("metric", sort=False):
-        means, halves = [], []
+        means = []
+        halves = []
         for number in range(int(own["number"].max()) + 1):
             same = own[own["number"] == number]
             n = len(same)

@@ -67,7 +67,8 @@ def read_list(folder: Path, owner: str, receiver: str) -> PointList | None:
     session, header, content = _read(path, "points", owner)
     keys = len(session.keys)
     with _well_formed(path):
-        used, places = _used(header["keys"]), int(header["places"])
+        used = _used(header["keys"])
+        places = int(header["places"])
         if places < 1 or len(content) != places * keys * SIZE:
             raise ValueError(f"{places:,} places of {keys} points, but {len(content):,} bytes")
     found = PointList(session, owner, used, np.frombuffer(content, np.uint8).reshape(places, keys, SIZE))
@@ -163,7 +164,8 @@ def read_rows(folder: Path, secret: Secret) -> Rows:
     path = rows_path(folder, secret.party)
     header, content = _told(path, "rows", secret.session, secret.party)
     with _well_formed(path):
-        used, size = _used(header["keys"]), int(header["size"])
+        used = _used(header["keys"])
+        size = int(header["size"])
         if len(content) != 16 * int(header["places"]):
             raise ValueError(f"{header['places']} places, but {len(content):,} bytes")
     if secret.used not in used:
@@ -211,7 +213,8 @@ def read_secret(folder: Path, party: str) -> tuple[Secret, dict[str, Any]] | Non
         said = json.loads(_content(path))
         if not isinstance(said, dict) or said.get("lightning-vfl align") != _VERSION or said["party"] != party:
             raise ValueError(f"it is not a secret of {party} of version {_VERSION}")
-        key, seed = bytes.fromhex(said["key"]), bytes.fromhex(said["seed"])
+        key = bytes.fromhex(said["key"])
+        seed = bytes.fromhex(said["seed"])
         numbers = int(said["records"]), int(said["places"])
         return Secret(Session.read(said["session"]), party, *numbers, key, seed), dict(said["table"])
 

@@ -152,7 +152,8 @@ def linked(first: "Filters", second: "Filters", threshold: float) -> Links:
     one = np.concatenate([pairs.first for pairs in found]) if found else np.empty(0, np.int64)
     other = np.concatenate([pairs.second for pairs in found]) if found else np.empty(0, np.int64)
     similarity = np.concatenate([pairs.similarity for pairs in found]) if found else np.empty(0)
-    free_first, free_second = np.ones(len(first), np.bool_), np.ones(len(second), np.bool_)
+    free_first = np.ones(len(first), np.bool_)
+    free_second = np.ones(len(second), np.bool_)
     kept = []
     for pair in np.lexsort((other, one, -similarity)).tolist():
         if free_first[one[pair]] and free_second[other[pair]]:

@@ -167,7 +167,8 @@ def raised(points: "Points", key: bytes, tell: "Progress | None" = None) -> "Poi
         NoPoint: for bytes that are no point, and for the identity.
     """
     _refuse_other_encodings(points)
-    raise_point, content = _library().crypto_scalarmult_ristretto255, np.ascontiguousarray(points).tobytes()
+    raise_point = _library().crypto_scalarmult_ristretto255
+    content = np.ascontiguousarray(points).tobytes()
 
     def chunk(start: int) -> bytes:
         part = _part(content, start)

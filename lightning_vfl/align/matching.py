@@ -66,7 +66,8 @@ def matched(lists: Sequence[PointList], check: bool = True) -> dict[str, Rows]:
         found = {one.owner: (own, numbers) for one, own in zip(ordered, common, strict=True)}
     told = {}
     for party, (places, rows) in found.items():
-        size, hidden = len(places), session.reveal is Reveal.SIZE
+        size = len(places)
+        hidden = session.reveal is Reveal.SIZE
         places, rows = (places[:0], rows[:0]) if hidden else (places, rows)
         told[party] = Rows(session, party, used, size, places, rows)
     return told
@@ -92,7 +93,8 @@ def _one_session(lists: Sequence[PointList]) -> tuple[Session, tuple[Used, ...]]
     """The session and the keys of all lists, in the order of the parties."""
     if not lists:
         raise ConfigurationError("there is no list to compare; give those of all parties")
-    session, first = lists[0].session, lists[0]
+    first = lists[0]
+    session = first.session
     for one in lists:
         if one.session != session:
             raise ConfigurationError(

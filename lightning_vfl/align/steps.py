@@ -180,7 +180,8 @@ def records_at(secret: Secret, told: Rows) -> "tuple[NDArray[np.int64], NDArray[
     Raises:
         ConfigurationError: for rows at places with random points, which no honest comparer finds.
     """
-    records, rows = secret.order[told.places], told.rows
+    records = secret.order[told.places]
+    rows = told.rows
     own = records < secret.records
     if not own.all() and told.session.label_party != secret.party:
         raise ConfigurationError(

@@ -166,7 +166,8 @@ def known_records(case: Case, needs: Needs) -> Tensor:
     classes = list(range(truth.classes))
     count = needs.labels_per_class
     if truth.classes == 2 and needs.positives:
-        classes, count = [1], needs.positives
+        classes = [1]
+        count = needs.positives
     chosen = []
     for number in classes:
         members = drawn[truth.labels()[drawn] == number]

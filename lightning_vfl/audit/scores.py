@@ -51,7 +51,8 @@ def auc(values: Numbers, positive: Flags) -> Score:
     from scipy.special import comb
     from scipy.stats import rankdata
 
-    n, m = int(positive.sum()), int((~positive).sum())
+    n = int(positive.sum())
+    m = int((~positive).sum())
     if not n or not m:
         return Score("AUC", nan, 0.0, 1.0, 0.5)
     # Mann and Whitney's U over its largest value: the ranks of the positive records less their least possible sum
@@ -152,7 +153,8 @@ def epsilon_of_trials(values: Numbers, second: Flags, delta: float) -> Score:
     """
     bounds = [0.0]
     estimates = [0.0]
-    a, b = values[~second], values[second]
+    a = values[~second]
+    b = values[second]
     for rare, often in ((a, b), (-b, -a)):
         choose_rare, rare_left = np.split(rare, [len(rare) // 4])
         choose_often, often_left = np.split(often, [len(often) // 4])

@@ -46,7 +46,8 @@ def score_of(case: Case, attack: Attack, guesses: Guesses, known: Tensor) -> Sco
     values = guesses.values.double()
     if rule.of_records:
         unknown = ~torch.isin(ids, known)
-        ids, values = ids[unknown], values[unknown]
+        ids = ids[unknown]
+        values = values[unknown]
     truth = rule.truth(case, attack, ids)
     if attack.target == Target.CANARIES:
         return epsilon_of_one_run(values.numpy(), truth.numpy(), getattr(attack, "delta", 1e-5))

@@ -88,7 +88,8 @@ def files_by_party(words: Sequence[str]) -> dict[str, Path]:
 
 def add_csv_form(parser: ArgumentParser) -> None:
     """Add the options that say how the CSV files of parties are written."""
-    add, kind = parser.add_argument, str | dict[str, str]
+    add = parser.add_argument
+    kind = str | dict[str, str]
     add("--separator", type=kind, default=",", help="between fields of a CSV file, or PARTY: TEXT, ...")
     add("--encoding", type=kind, default="utf-8", help="of CSV files, or PARTY: ENCODING, ...")
 
@@ -103,7 +104,8 @@ def notes_on_records() -> Iterator[None]:
     """Print notes on records, such as categories that no training record has, on standard error."""
     # Lightning would set it: notes are printed by the process of rank 0
     rank_zero_only.rank = 0  # type: ignore[attr-defined]  # how the package says to set it
-    notes, handler = logging.getLogger("lightning_utilities.core.rank_zero"), logging.StreamHandler()
+    notes = logging.getLogger("lightning_utilities.core.rank_zero")
+    handler = logging.StreamHandler()
     level = notes.level
     notes.addHandler(handler)
     notes.setLevel(logging.INFO)

@@ -62,7 +62,8 @@ class ContributionCommand(Command):
         from lightning_vfl.absence import contribution
         from lightning_vfl.absence.report import write_columns, write_contributions
 
-        model, data = cli.model, cli.datamodule
+        model = cli.model
+        data = cli.datamodule
         tables = {}
         for name in dict.fromkeys(cli.given.columns):
             party = chosen_party(data, name, "--columns")
@@ -78,7 +79,8 @@ class ContributionCommand(Command):
 
 def _columns(data: Any, party: int) -> list[str]:
     """The names of a party's columns, or their numbers."""
-    names, positions = data.layout.columns, data.parts[party].positions.tolist()
+    names = data.layout.columns
+    positions = data.parts[party].positions.tolist()
     return [names[position] if names else str(position) for position in positions]
 
 
@@ -93,7 +95,8 @@ def _retrain(cli: CLI) -> int:
     from lightning_vfl.absence.report import write_contributions
     from lightning_vfl.absence.shapley import coalitions_of, orders_of
 
-    model, data = cli.model, cli.datamodule
+    model = cli.model
+    data = cli.datamodule
     refuse_numbered(cli, "--by absence")
     model.build_for(data)
     players = players_of(model.roster.parties, model.active)

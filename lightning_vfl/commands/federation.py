@@ -47,7 +47,8 @@ class ServeCommand(Command):
     def run(self, cli: CLI) -> int:
         _refuse_early(cli)
         given = cli.given
-        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        charter = Charter.read(given.federation)
+        seat = SeatFile.read(given.seat)
         identity = load(seat.key, charter.server.certificate)
         events = None if given.events is None else Path(given.events)
         _serve(cli, charter, identity, seat, False, events, local=False, relay=given.relay)
@@ -74,7 +75,8 @@ class PartyCommand(Command):
     def run(self, cli: CLI) -> int:
         _refuse_early(cli)
         given = cli.given
-        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        charter = Charter.read(given.federation)
+        seat = SeatFile.read(given.seat)
         number = charter.number(given.name)
         identity = load(seat.key, charter.parties[number].certificate)
         after = given.new_ledger_after

@@ -103,7 +103,8 @@ def own_mistake(error: BaseException | None) -> BaseException | None:
 
 def _is_own(frame: FrameType) -> bool:
     """Whether code is neither of this package nor installed."""
-    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+    file = frame.f_code.co_filename
+    module = str(frame.f_globals.get("__name__"))
     installed = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     return module.partition(".")[0] != "lightning_vfl" and not file.startswith(("<", *installed))
 

@@ -41,7 +41,8 @@ class Plan:
         self.releases = self._validated(planned_releases(self.schedule(), self.records, self.limits))
         self.events = module.possible_events()  # needs the schedule, which decides who joins embeddings
         self.timed = isinstance(module, CascadeVFL)
-        self.width, self.batch = module.width, data.batch_size
+        self.width = module.width
+        self.batch = data.batch_size
         self.largest_class = share_of_largest_class(records.labels_at(torch.arange(len(records))))
 
     def epsilon(self, delta: float, unit: str, events: Sequence[PrivacyEvent] | None = None) -> float:

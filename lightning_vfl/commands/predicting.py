@@ -27,7 +27,8 @@ class PredictCommand(TrainerCommand):
 
         stand_in = stand_in_named(cli.given.stand_in)
         self.build(cli)
-        data, names = cli.datamodule, cli.given.absent
+        data = cli.datamodule
+        names = cli.given.absent
 
         def absent() -> tuple[int, ...]:  # the data know the names of their parties when the prediction begins
             return tuple(sorted({party_number(name, data.party_names) for name in names}))

@@ -75,7 +75,8 @@ class PrivacyCommand(Command):
 
 
 def _print(plan: Plan, deltas: Sequence[float], against_server: Sequence[int]) -> None:
-    releases, several = plan.releases, len(plan.events) > 1
+    releases = plan.releases
+    several = len(plan.events) > 1
     print(
         f"ε after {releases.epochs:,} epochs of {releases.rounds:,} rounds in all over {plan.records:,} records, each "
         f"released {releases.most:,} times at most; {'the most expensive of ' if several else ''}"
@@ -101,11 +102,14 @@ def _changed(cli: CLI, options: Sequence[str]) -> VFLCLI:
 
 
 def _solved(plan: Plan, own: Namespace) -> str:
-    target, delta, unit = own.target_epsilon, _delta(own), own.unit
+    target = own.target_epsilon
+    delta = _delta(own)
+    unit = own.unit
     goal = f"ε ≤ {target:g} of a {label(unit)}, at δ = {delta:g}"
     if own.solve == "epochs":
         return f"{goal}: epochs = {plan.most_epochs(target, delta, unit):,}"
-    found, epochs = _setting(plan, own), plan.releases.epochs
+    found = _setting(plan, own)
+    epochs = plan.releases.epochs
     if own.solve == "beta":
         return f"{goal}: beta = {found:.6g} with levels = {_binomial(plan, own)[0].levels} and {epochs:,} epochs"
     return f"{goal}: levels = {found} with beta = {_binomial(plan, own)[0].beta:g} and {epochs:,} epochs"
@@ -117,7 +121,10 @@ def _setting(plan: Plan, own: Namespace) -> float | int:
     Raises:
         ConfigurationError: if there is none, and for another aggregator.
     """
-    target, delta, unit, events = own.target_epsilon, _delta(own), own.unit, _binomial(plan, own)
+    target = own.target_epsilon
+    delta = _delta(own)
+    unit = own.unit
+    events = _binomial(plan, own)
     if own.solve == "beta":
         return solve_beta(target, lambda beta: plan.epsilon(delta, unit, [replace(e, beta=beta) for e in events]))
     if plan.timed:

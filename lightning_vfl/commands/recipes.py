@@ -381,7 +381,8 @@ def _classes_first(options: Sequence[list[str]]) -> list[list[str]]:
     """
     ordered = list(options)
     for option in options:
-        key, before = _key(option), ordered[: ordered.index(option)]
+        key = _key(option)
+        before = ordered[: ordered.index(option)]
         keys = [_key(one) for one in before]
         first = next((place for place, one in enumerate(keys) if one.startswith(f"{key}.")), None)
         if first is not None and "." in key and key not in keys and f"{key}+" not in keys:

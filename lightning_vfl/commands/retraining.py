@@ -87,7 +87,9 @@ def tested(cli: CLI) -> "tuple[AbsentStandIn, Path]":
 
     stand_in = stand_in_named(cli.given.stand_in)
     cli.build()
-    model, data, trainer = cli.model, cli.datamodule, cli.trainer
+    model = cli.model
+    data = cli.datamodule
+    trainer = cli.trainer
     trainer.callbacks.append(BeforeTest(lambda: refuse_unable(model, stand_in)))
     cli.take_folder()
     trainer.test(model, datamodule=data, ckpt_path=cli.given.ckpt_path, verbose=False)

@@ -102,7 +102,8 @@ def _asked(given: Any) -> "tuple[list[Disturbance], bool]":
 
 def _parties(cli: CLI) -> list[int]:
     """The parties that are disturbed, after the data are set up."""
-    data, names = cli.datamodule, dict.fromkeys(cli.given.parties)
+    data = cli.datamodule
+    names = dict.fromkeys(cli.given.parties)
     parties = [chosen_party(data, name, "--parties") for name in names]
     return parties or list(range(len(data.parts)))
 
@@ -112,7 +113,8 @@ def _tested(cli: CLI, disturbances: "list[Disturbance]", absent: bool) -> "tuple
     from lightning_vfl.absence.robustness import by_test
 
     stand_in, folder = tested(cli)
-    model, data = cli.model, cli.datamodule
+    model = cli.model
+    data = cli.datamodule
     parties = _parties(cli)
     away = [party for party in parties if absent and party != model.active]
     found = by_test(model, data, parties, disturbances, away, stand_in, cli.given.resamples)
@@ -125,7 +127,8 @@ def _retrained(cli: CLI, disturbances: "list[Disturbance]", absent: bool) -> "tu
 
     given = cli.given
     build_anew(cli)
-    model, data = cli.model, cli.datamodule
+    model = cli.model
+    data = cli.datamodule
     model.build_for(data)
     parties = _parties(cli)
     total = model.roster.parties

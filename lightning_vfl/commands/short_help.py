@@ -93,7 +93,8 @@ def known_options() -> Any:
 
 def short_help(command: str) -> str:
     """The help: the options of the command itself, and those of recipes that are used most."""
-    known, recipe = known_options()["commands"][command], bool(COMMANDS[command].method)
+    known = known_options()["commands"][command]
+    recipe = bool(COMMANDS[command].method)
     given = "--config data/NAME --config protocol/NAME [options]" if recipe else known["usage"]
     lines = [f"usage: lightning-vfl {command} {given}", "", *_wrapped(known["about"], "")]
     own = tuple(Told(option, about) for option, about in known["own"])

@@ -25,7 +25,8 @@ class StatusCommand(AloneCommand):
         add_seat(parser)
 
     def work(self, given: Namespace) -> int:
-        charter, seat = Charter.read(given.federation), SeatFile.read(given.seat)
+        charter = Charter.read(given.federation)
+        seat = SeatFile.read(given.seat)
         if seat.metrics is None:
             raise ConfigurationError(
                 f"{given.seat} has no address to ask; add metrics: 127.0.0.1:9100 and start the process again"

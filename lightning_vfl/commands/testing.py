@@ -37,7 +37,8 @@ class TestCommand(TrainerCommand):
         absence.parse(cli.given.absent, lambda name: 0)  # mistakes are told now, names looked up in the data later
         stand_in = stand_in_named(cli.given.stand_in)
         self.build(cli)
-        data, model = cli.datamodule, cli.model
+        data = cli.datamodule
+        model = cli.model
 
         def asked() -> absence.Asked:  # the data knows the names of its parties when the test begins
             return absence.parse(cli.given.absent, partial(party_number, names=data.party_names))

@@ -208,7 +208,8 @@ class VFLCLI(LightningCLI):
         The recipe decides what is built; the loaded module is compared with the checkpoint in
         ``VFLModule.on_load_checkpoint``.
         """
-        given, name = self.given.get("ckpt_path"), self.command.name
+        given = self.given.get("ckpt_path")
+        name = self.command.name
         fitted = self.given.get("do", COMMANDS[name].method) in ("validate", "test", "predict")
         found_by_trainer = ("hpc", "registry", *(("best", "last") if name == "fit" and self._has_own_folder() else ()))
         if given is None or str(given).partition(":")[0] in found_by_trainer:

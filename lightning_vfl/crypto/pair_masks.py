@@ -141,7 +141,8 @@ class PairKeystream:
             self.add_to(plus, round)
             twin.add_to(minus, round, -1)
             return
-        progress, other = self._progress.open(), twin._progress.open()
+        progress = self._progress.open()
+        other = twin._progress.open()
         streams = (progress,) if other is progress else (progress, other)
         self._add_all(((plus, np.add), (minus, np.subtract)), round, *streams)
 

@@ -52,7 +52,8 @@ class Sealed:
             ValueError: for a number that is not above the last one.
             RuntimeError: in a deep copy or a forked process.
         """
-        channel, number = self._channel.open(), operator.index(number)
+        channel = self._channel.open()
+        number = operator.index(number)
         if not channel.last < number < 2**64:
             raise ValueError(
                 f"message number {number} must be above the last number {channel.last}, because a nonce must never be "

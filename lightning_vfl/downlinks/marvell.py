@@ -77,7 +77,8 @@ class Marvell(GradientDownlink):
         ]
         share = float(positive.double().mean())
         first0, rest0, first1, rest1 = eigenvalues(width, gap, spreads[0], spreads[1], share, self.power * gap)
-        along, sideways = noise[:, :1].to(g), noise[:, 1:].to(g)
+        along = noise[:, :1].to(g)
+        sideways = noise[:, 1:].to(g)
         more0, more1 = max(first0 - rest0, 0.0), max(first1 - rest1, 0.0)  # below 0 by a rounding error
         one = torch.where(positive, more1**0.5, more0**0.5)[:, None]
         other = torch.where(positive, rest1**0.5, rest0**0.5)[:, None]
@@ -131,7 +132,8 @@ def eigenvalues(
         edges = [np.clip(np.linspace(c - reach, c + reach, _GRID), 0.0, 1.0) for c in centre]
         sideways, part = np.meshgrid(*edges, indexing="ij")
         best = int(sum_kl(width, 1.0, u, v, *noise(sideways, part)).argmin())
-        centre, reach = np.array([sideways.flat[best], part.flat[best]]), reach * 4 / _GRID
+        centre = np.array([sideways.flat[best], part.flat[best]])
+        reach = reach * 4 / _GRID
     first0, rest0, first1, rest1 = (float(x) * gap for x in noise(*centre))
     return first0, rest0, first1, rest1
 

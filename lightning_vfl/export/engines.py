@@ -58,7 +58,8 @@ class TorchRunner(Runner):
     def __init__(self, path: Path, joined: bool) -> None:
         import torch  # 1 s, which the other engine does not need
 
-        self._torch, self._joined = torch, joined
+        self._torch = torch
+        self._joined = joined
         self._program = torch.export.load(path).module()
 
     def run(self, inputs: "Sequence[NDArray[Any]]") -> "NDArray[Any]":

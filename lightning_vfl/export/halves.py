@@ -93,7 +93,8 @@ class ServerNetwork(nn.Module):
         """(B, C) probabilities, (B,) probabilities of the second of two classes, or (B,) values."""
         members = self.roll.included_parties
         places = {m: place for place, m in enumerate(members)}
-        rows, first = present.shape[0], embeddings[0]
+        rows = present.shape[0]
+        first = embeddings[0]
         h = tuple(
             embeddings[places[m]] if m in places else first.new_zeros(rows, width)
             for m, width in enumerate(self.widths)

@@ -180,7 +180,8 @@ def read_party(
     Raises:
         ConfigurationError: for a file that cannot be read, of the other form, or of another shape.
     """
-    party, half = manifest.name, manifest.half
+    party = manifest.name
+    half = manifest.half
     if not isinstance(half, PartyHalf):
         raise ConfigurationError(f"{path} is given for the server, which has no features; leave it out")
     if half.encoders is None:
@@ -218,7 +219,8 @@ def _refuse_further(columns: Iterable[object], encoders: Sequence[ColumnEncoder]
     Raises:
         ConfigurationError: naming them.
     """
-    given, needed = [str(name) for name in columns], {encoder.column for encoder in encoders if encoder.names}
+    given = [str(name) for name in columns]
+    needed = {encoder.column for encoder in encoders if encoder.names}
     known = {encoder.column for encoder in encoders}
     if (further := [name for name in given if name not in known]) and needed <= {*given}:
         raise ConfigurationError(
@@ -230,16 +232,19 @@ def _refuse_further(columns: Iterable[object], encoders: Sequence[ColumnEncoder]
 def _read_array(manifest: Manifest, path: Path, id_name: str) -> Array:
     import pandas as pd  # 0.25 s, where it is used
 
-    party, port = manifest.name, manifest.inputs[0]
+    party = manifest.name
+    port = manifest.inputs[0]
     shape = tuple(int(side) for side in port.shape[1:])
     try:
         with path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
             if isinstance(content, np.ndarray):
-                numbers, ids = content, np.arange(len(content))
+                numbers = content
+                ids = np.arange(len(content))
             else:
                 refuse_growth(path, sum(info.file_size for info in content.zip.infolist()))
-                numbers, ids = content["features"], content[id_name]
+                numbers = content["features"]
+                ids = content[id_name]
     except ConfigurationError:
         raise
     except Exception as error:  # the errors of numpy and zipfile for damaged files have no common class

@@ -72,7 +72,8 @@ def party_part(module: VFLModule, party: int) -> Part:
     encoders: tuple[Mapping[str, Any], ...] | None = None
     names = own.columns
     if tables:
-        encoders, names = tuple(list(tables.values())[party]), tuple(_names_of(list(tables.values())[party]))
+        encoders = tuple(list(tables.values())[party])
+        names = tuple(_names_of(list(tables.values())[party]))
     elif own.columns:  # each column of the file is one number
         encoders = tuple(plain_numbers(name).state() for name in own.columns)
     noisy = noisy_wire(module)
@@ -140,7 +141,9 @@ def server_part(trained: Trained) -> Part:
     module = trained.module
     refuse_hosts(module)
     roll = roll_of(module)
-    members, names, widths = roll.included_parties, party_names(module), module.embedding_widths
+    members = roll.included_parties
+    names = party_names(module)
+    widths = module.embedding_widths
     *_, own = module.owners()
     head = partial(module.head, columns=module.columns_from(roll))
     noisy = noisy_wire(module)

@@ -52,7 +52,8 @@ def load_trained(path: Path, trusted: Sequence[str] = ()) -> Trained:
 
 def _protocol(path: Path, content: Mapping[str, Any], trusted: Sequence[str]) -> type[VFLModule]:
     """The class of the checkpoint's module: the class that it names, or the protocol of this name."""
-    named, short = content["hyper_parameters"].get("_class_path"), content[BOOKS]["parts"]["protocol"]
+    named = content["hyper_parameters"].get("_class_path")
+    short = content[BOOKS]["parts"]["protocol"]
     if named is None and short in protocols.__all__:
         found = getattr(protocols, short)
     elif named is not None:

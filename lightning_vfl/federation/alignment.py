@@ -135,8 +135,10 @@ class RollCall:
 
     def _hear_ids(self, request: Request) -> Told:
         """Take the ids of a party, or what stands for them; the order of the records, or what it is drawn from."""
-        header, tensors = request.frame.header, request.frame.tensors
-        name, draws = self.names[request.party], request.party == self.active
+        header = request.frame.header
+        tensors = request.frame.tensors
+        name = self.names[request.party]
+        draws = request.party == self.active
         if self.kind == Alignment.GIVEN:
             digest = IdDigest(int(header.get("count", -1)), str(header.get("sha256")))
             refuse_other_ids(IdDigest.of(self.data.own_ids()), {name: digest})
@@ -152,7 +154,8 @@ class RollCall:
 
     def _hear_order(self, request: Request) -> Told:
         """Take the splits of the party with the labels: see the table in ``fields``."""
-        header, tensors = request.frame.header, request.frame.tensors
+        header = request.frame.header
+        tensors = request.frame.tensors
         if self._ring is None:
             self._order = dict(zip(header["splits"], map(ids_from_tensor, tensors), strict=True))
         else:
@@ -161,7 +164,8 @@ class RollCall:
 
     def _hear_shape(self, request: Request) -> Told:
         """Take the shape of a party's features; the shapes of all, and the classes."""
-        header, party = request.frame.header, request.party
+        header = request.frame.header
+        party = request.party
         self._shapes[party] = header["shape"]
         if self.data.copies and header.get("labels_sha256") != self.data.labels_digest():
             raise ConfigurationError(

@@ -27,7 +27,8 @@ def differentiated(
     learnt = [parameter for parameter in parameters if parameter.requires_grad]
     with torch.autocast(loss.device.type, enabled=False):  # as Lightning's backward pass
         grads = torch.autograd.grad(loss, (*received, *learnt), allow_unused=True)
-    back, own = grads[: len(received)], grads[len(received) :]
+    back = grads[: len(received)]
+    own = grads[len(received) :]
     used = [(grad, p) for grad, p in zip(own, learnt, strict=True) if grad is not None]
     return back, tuple(grad for grad, _ in used), tuple(p for _, p in used)
 

@@ -124,7 +124,9 @@ class AtParty(Place):
         """Send a message to the server; ``more``: further lines of its header."""
         header, tensors, bits = enclosed(message, {"part": "upload", **more}, self.bits(module, rows))
         if labels is not None:
-            header["labels"], tensors, bits = True, [*tensors, labels], [*bits, None]
+            header["labels"] = True
+            tensors = [*tensors, labels]
+            bits = [*bits, None]
         return self.ask(key, "tell", header, tensors, bits)
 
     def tell_peers(
@@ -144,7 +146,8 @@ class AtParty(Place):
         if self.link.standing.joins != self._joins and self.seals.fetch is not None:
             self._joins = self.link.standing.joins
             self.seals.learn(self.seals.fetch())
-        m, bits = module.roster.parties, self.bits(module, view.rows.total)
+        m = module.roster.parties
+        bits = self.bits(module, view.rows.total)
         receivers = range(m) if message.receivers is None else message.receivers
         called = [party for party in receivers if view.called[party] or self.injected]
         sealed = self.seals.seal(message, m, called, bits) if message.senders else {}
@@ -253,7 +256,8 @@ class AtParty(Place):
 
     def output(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> Tensor:
         """Take part in a round of evaluation, again if the server has lost it with another party."""
-        found, lost = None, -1
+        found = None
+        lost = -1
         while found is None and self._retries(module, names) > lost:
             lost = self._retries(module, names)
             if self.injected and not bool(roll.called[self.party]) and module.aggregator.opening is None:
@@ -301,7 +305,8 @@ class AtParty(Place):
 
     def _retries(self, module: Any, names: RoundNames) -> int:
         """How many batches of this evaluation the server has lost and evaluated again."""
-        here, last = at_of(module, names, 0), self.link.standing.at
+        here = at_of(module, names, 0)
+        last = self.link.standing.at
         return self.link.standing.retries if (here.round, here.stage) == (last.round, last.stage) else 0
 
     def share_metrics(self, module: Any, split: str) -> None:
@@ -310,7 +315,8 @@ class AtParty(Place):
         at = at_of(module, names, self.evaluated + self._retries(module, names))
         self.evaluated = 0
         if self.has_last_half(module):
-            predicted, self.predicted = self.predicted, 0
+            predicted = self.predicted
+            self.predicted = 0
             self.link.ask(Key(at, 0), "metrics", {"metrics": metrics_of(module, split), "batches": predicted})
             return
         # of an evaluation that this party has missed, the answer has the latest metrics: they are asked for once

@@ -144,7 +144,8 @@ class AtServer(Place):
 
     def view(self, module: Any, batch: VerticalBatch, names: RoundNames, roll: Roll) -> ServerView:
         """What the server knows of a round when it decodes."""
-        prepared, rows = module.preparation, joint_rows(batch)
+        prepared = module.preparation
+        rows = joint_rows(batch)
         records = prepared.count(names.stage)
         seen = batch.present if module.wire.traits.visible else None
         if module.aggregator.wire is None:

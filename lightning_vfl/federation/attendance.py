@@ -89,7 +89,8 @@ class Planned(Attendance):
         self.uploading = roll.included
 
     def await_leg(self, turn: int, leg: Leg, asked: Tensor) -> Tensor:
-        wanted, key = numbers(asked), Key(self.at, turn)
+        wanted = numbers(asked)
+        key = Key(self.at, turn)
         here: dict[int, Request] = {}
 
         def all_here() -> bool | None:
@@ -150,7 +151,10 @@ class Seen(Attendance):
         self._refused: set[int] = set()
 
     def await_leg(self, turn: int, leg: Leg, asked: Tensor) -> Tensor:
-        wanted, key, began, closing = numbers(asked), Key(self.at, turn), monotonic(), [inf]
+        wanted = numbers(asked)
+        key = Key(self.at, turn)
+        began = monotonic()
+        closing = [inf]
         here: dict[int, Request] = {}
         fitting: set[Request] = set()  # a request is looked at once, and not after every other one that comes
 
@@ -160,17 +164,20 @@ class Seen(Attendance):
             return request in fitting
 
         def closed() -> Tensor | None:
-            arrivals, now = [nan] * len(asked), monotonic() - began
+            arrivals = [nan] * len(asked)
+            now = monotonic() - began
             here.clear()
             for party in wanted:
                 request = self.hub.request(party, key)
                 if party in self._refused or (request is not None and not fits(request)):
                     continue
                 if request is not None:
-                    arrivals[party], here[party] = request.arrived - began, request
+                    arrivals[party] = request.arrived - began
+                    here[party] = request
                 elif self.hub.stays(party):
                     arrivals[party] = inf
-            pending, arrived = arrivals.count(inf), sum(map(isfinite, arrivals))
+            pending = arrivals.count(inf)
+            arrived = sum(map(isfinite, arrivals))
             if not pending and not arrived:
                 return torch.zeros_like(asked)
             if self.waiting is None:
@@ -190,7 +197,8 @@ class Seen(Attendance):
                 return who
 
     def include(self, arrived: Tensor) -> bool:
-        module, called = self.form.module, self.roll.called
+        module = self.form.module
+        called = self.roll.called
         nobody = torch.zeros_like(arrived)
         included = module.wire.takes_part(called, arrived, module.roster)
         filled = self.policy.plan(torch.ones_like(called), included)
@@ -245,7 +253,8 @@ class Form:
 
     def misfit(self, request: Request, leg: Leg) -> str | None:
         """What a message is instead of what its leg has planned; None: it fits."""
-        header, party = request.frame.header, request.party
+        header = request.frame.header
+        party = request.party
         letter = header.get("message")
         part = "cut" if leg.kind == GRADIENTS else "upload"
         if header.get("part") != part or not isinstance(letter, dict):

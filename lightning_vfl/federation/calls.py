@@ -162,13 +162,15 @@ class Calls:
 
     def tell_metrics(self, at: At, metrics: Mapping[str, float]) -> None:
         """Answer the parties' requests for the metrics of an evaluation."""
-        self.last, self.metrics = at, metrics
+        self.last = at
+        self.metrics = metrics
         for party in range(self.hub.parties):
             self.hub.post(party, Key(at, 0), {**self.standing("go"), "metrics": metrics})
 
     def _closed(self, request: Request) -> bytes | None:
         """The answer to a request of a round that is over; None: the request waits for the next round."""
-        party, process = request.party, self.hub.process(request.party)
+        party = request.party
+        process = self.hub.process(party)
         before, at = self._told.get(party, (None, self.last))
         follows = before == process and request.key.at >= at  # it has come as far as it was told
         awaited = party in self._begun and self.hub.stays(party)

@@ -79,7 +79,8 @@ class Collector:
         messages: list[Message] = []
         sent: list[Tensor] = []
         labels: Tensor | None = None
-        asked, goes_on = attendance.uploading, True
+        asked = attendance.uploading
+        goes_on = True
         for turn, leg in enumerate(legs, first):
             arrived = attendance.await_leg(turn, leg, asked)
             sent.append(arrived)
@@ -98,7 +99,8 @@ class Collector:
         if goes_on:
             goes_on = attendance.finish(sent[-1] if len(legs) > 1 else attendance.roll.included)
         if not goes_on:
-            messages, labels = [], None
+            messages = []
+            labels = None
         return Uploads(messages, attendance.roll, tuple(sent), monotonic() - began, labels, first, turn)
 
     def gradient_of_cut(self, attendance: Attendance, leg: Leg, holder: int) -> Tensor | None:
@@ -116,7 +118,9 @@ class Collector:
         Raises:
             ConfigurationError: if a party is lost that the round cannot do without.
         """
-        wanted, refused, here = numbers(parties), set[int](), self.hub.stays if tolerant else self.hub.present
+        wanted = numbers(parties)
+        refused = set[int]()
+        here = self.hub.stays if tolerant else self.hub.present
 
         def found() -> dict[int, Request] | bool | None:
             there = {}
@@ -178,7 +182,8 @@ class Collector:
         module = attendance.form.module
         if module.aggregator.opening is None:
             return 0
-        turn, renewed = 0, False
+        turn = 0
+        renewed = False
         while True:
             key = Key(attendance.at, turn)
             first = self._first_request(key, attendance.uploading)
@@ -210,7 +215,8 @@ class Collector:
     def _message(self, attendance: Attendance, party: int) -> tuple[Message, Tensor | None]:
         """A party's message of a leg, and the labels that came with it."""
         request = attendance.accepted[party]
-        header, tensors = request.frame.header, iter(request.frame.tensors)
+        header = request.frame.header
+        tensors = iter(request.frame.tensors)
         message = read(header["message"], tensors, attendance.form.module.seed, self.hub.agreed)
         if request.decoded is not None:
             message = replace(message, pieces=(request.decoded,))
@@ -220,7 +226,8 @@ class Collector:
     def _tell_heard(self, attendance: Attendance, turn: int) -> tuple[int, ...]:
         """After a leg that is not the last: who is in, who answers, and what the others have sent; who answers."""
         key = Key(attendance.at, turn)
-        included, answering = numbers(attendance.roll.included), attendance.answering()
+        included = numbers(attendance.roll.included)
+        answering = attendance.answering()
         header = {"heard": {"included": included, "answering": answering}}
         requests = {party: attendance.accepted[party] for party in included if party in attendance.accepted}
         relayed = [one.frame for one in requests.values() if one.frame.header["message"]["relayed"]]

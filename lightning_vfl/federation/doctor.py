@@ -175,7 +175,8 @@ class Doctor:
         return f"{address} is free; start lightning-vfl serve here, then run doctor at each party"
 
     def _proxy(self) -> str:
-        proxy, host = self._seat.proxy, self._place[0]
+        proxy = self._seat.proxy
+        host = self._place[0]
         if proxy is not None:
             return f"{proxy} of seat.yaml"
         named = proxy_of_environment(host)

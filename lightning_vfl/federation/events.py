@@ -97,7 +97,9 @@ class EventsAtServer(AtServer):
 
     def _next_event(self, module: "AsyncVFL", planned: FirstComeFirstServed, number: int) -> Event:
         """Wait for the next upload."""
-        start, began, since = module.clock.seconds, monotonic(), monotonic()
+        start = module.clock.seconds
+        began = monotonic()
+        since = monotonic()
 
         def first() -> Request | None:
             nonlocal since
@@ -173,7 +175,8 @@ class EventsAtParty(AtParty):
 
     def step(self, module: "AsyncVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Upload if nothing is on the way, and learn in the event in which this party is served."""
-        event, at = needed_event(batch, module), at_of(module, names, 0)
+        event = needed_event(batch, module)
+        at = at_of(module, names, 0)
         if self.injected:
             return self._planned(module, batch, event, at)
         module.books.mini_batches += 1

@@ -204,7 +204,8 @@ class _Source:
 
     def fill(self, room: "memoryview | NDArray[np.uint8]") -> bool:
         """Write the next bytes into all of ``room``; False: there were not so many."""
-        filled, size = 0, len(room)
+        filled = 0
+        size = len(room)
         while filled < size:
             if not len(self._rest):
                 piece = next(self._pieces, None)

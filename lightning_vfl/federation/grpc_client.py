@@ -71,14 +71,16 @@ class Dialled(Transport):
             Thread(target=role, name=name, daemon=True).start()
 
     def exchange(self, frame: bytes, read: Callable[[Iterable[bytes]], Frame]) -> Frame:
-        began, failed = monotonic(), None
+        began = monotonic()
+        failed = None
         self._waiting = LongWait(self._server)
         try:
             while True:
                 try:
                     return self._sent(frame, read)
                 except grpc.RpcError as error:
-                    code, details = error.code(), printable(error.details())
+                    code = error.code()
+                    details = printable(error.details())
                 if code not in _AGAIN:
                     raise ConfigurationError(f"the server at {self.address} refuses this party: {details}")
                 failed = monotonic() if failed is None else failed

@@ -159,7 +159,8 @@ class Port:
                 kind: type[ValueError] = Interrupted
                 line = f"{self.hub.agreed.party(party)} has hung up within a frame"
             except ValueError as refused:
-                kind, line = ValueError, str(refused)
+                kind = ValueError
+                line = str(refused)
                 with suppress(grpc.RpcError):
                     pass_over(request, self.hub.agreed.limits.frame_bytes)
         raise kind(line)  # an error that is a variable here would keep this call, and its stream, until Python collects
@@ -201,7 +202,8 @@ def close_idle(port: int, known: Collection[str], most: int) -> int:
     Returns:
         How many connections were closed.
     """
-    closed, idle = 0, Counter[str]()
+    closed = 0
+    idle = Counter[str]()
     try:
         descriptors = [int(name) for name in os.listdir("/dev/fd")]
     except OSError:

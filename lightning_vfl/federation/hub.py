@@ -78,7 +78,8 @@ class Request:
     @cached_property
     def sealed(self) -> Mapping[int, Tensor] | None:
         """What the party has sealed, by receiver; None if the frame does not list it."""
-        listed, tensors = self.frame.header.get("sealed", []), self.frame.tensors
+        listed = self.frame.header.get("sealed", [])
+        tensors = self.frame.tensors
         if not isinstance(listed, list) or not all(type(one) is int for one in listed):
             return None
         if len({*listed}) != len(listed) or len(listed) > len(tensors):
@@ -148,13 +149,16 @@ class Hub:
 
     def answer(self, request: Request, alive: Callable[[], bool] = lambda: True) -> bytes:
         """Answer a request that has been read, as ``call`` does."""
-        party, call = request.party, request.call
+        party = request.party
+        call = request.call
         desk = self._desks[party]
         met = None if self.greet is None else self.greet(request)
         if met is not None:
             if request.say == "hello":  # the process is a new one, and counts its calls from here
                 with self.changed:
-                    desk.last, desk.waiting, desk.posted = (call, met), None, {}
+                    desk.last = (call, met)
+                    desk.waiting = None
+                    desk.posted = {}
             return met
         with self.changed:
             self.bytes_in += request.frame.size
@@ -162,7 +166,8 @@ class Hub:
                 return desk.last[1]
             if call < desk.last[0]:
                 raise ValueError(f"{self.agreed.party(party)} has sent call {call} after call {desk.last[0]}")
-            desk.waiting, key = request, request.key
+            desk.waiting = request
+            key = request.key
             del request  # what an earlier call of the party has sent is freed, also while that call has no answer
             for older in [older for older in desk.posted if older < key]:  # nobody asks for older answers any more
                 del desk.posted[older]
@@ -176,7 +181,8 @@ class Hub:
                     raise ValueError(f"{self.agreed.party(party)} has made another call before this one was answered")
                 answer = self._answer(desk, desk.waiting)
                 if answer is not None:
-                    desk.waiting, desk.last = None, (call, answer)
+                    desk.waiting = None
+                    desk.last = (call, answer)
                     self.bytes_out += len(answer)
                     return answer
                 desk.changed.wait(timeout=5.0)
@@ -227,7 +233,8 @@ class Hub:
             desk.lines.remove(process)
             if not desk.lines:
                 desk.waiting = None
-                desk.since, desk.losses = time(), desk.losses + 1
+                desk.since = time()
+                desk.losses += 1
             self._notify(desk)
 
     # ---- called by who watches
@@ -357,7 +364,8 @@ class Hub:
     def close(self, before: At, answer: Callable[[Request], bytes | None]) -> None:
         """From now on, requests of rounds before ``before`` are answered at once, with ``answer``; None: they wait."""
         with self.changed:
-            self._closed, self._closing = before, answer
+            self._closed = before
+            self._closing = answer
             for desk in self._desks:  # a thread that is woken for nothing takes time from the server's
                 if desk.waiting is not None and desk.waiting.key.at < before:
                     desk.changed.notify_all()

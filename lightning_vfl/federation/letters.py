@@ -36,7 +36,8 @@ def written(message: Message, bits: Mapping[str, int] | None = None) -> Written:
         message: any.
         bits: by kind, the size of an integer on the wire, as the legs say it; None: as in memory.
     """
-    names, receivers = message.round, message.receivers
+    names = message.round
+    receivers = message.receivers
     letter: Letter = {
         "kind": message.kind,
         "to": message.to,
@@ -52,7 +53,8 @@ def written(message: Message, bits: Mapping[str, int] | None = None) -> Written:
     if message.alongside is not None:
         more = written(message.alongside, bits)
         letter["alongside"] = more.header
-        tensors, sizes = tensors + more.tensors, sizes + more.bits
+        tensors = tensors + more.tensors
+        sizes = sizes + more.bits
     return Written(letter, tensors, sizes)
 
 
@@ -91,7 +93,9 @@ def read(letter: object, tensors: Iterator[Tensor], seed: int, agreed: Agreed = 
     pieces = tuple(islice(tensors, told["pieces"]))
     if len(pieces) < told["pieces"]:
         raise MalformedMessage(f"the header of a message has {told['pieces']} pieces, but {len(pieces)} tensors")
-    alongside, receivers, names = told.get("alongside"), told["receivers"], told["round"]
+    alongside = told.get("alongside")
+    receivers = told["receivers"]
+    names = told["round"]
     return Message(
         told["kind"],
         told["to"],

@@ -171,7 +171,8 @@ class Link:
         self.seconds[say] = self.seconds.get(say, 0.0) + monotonic() - began
         standing = frame.header.get("standing")
         if standing is not None:
-            at, called = At(*standing["at"]), frozenset(standing["called"])
+            at = At(*standing["at"])
+            called = frozenset(standing["called"])
             more = (standing[name] for name in ("enough", "counts", "keyed", "joins", "retries"))
             self.standing = Standing(at, called, *more)
         self.told = frame.header.get("plan")

@@ -61,7 +61,8 @@ def start(role: Callable[[], None], log: Path | None) -> int:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    parent, process = os.getpid(), os.fork()
+    parent = os.getpid()
+    process = os.fork()
     if process:
         return process
     status = 1

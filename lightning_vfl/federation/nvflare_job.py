@@ -97,7 +97,9 @@ class _Seat:
             # a job is written by others, and must not choose other files of a site, or further options
             if not isinstance(name, str) or not name.replace("_", "").replace(".", "").isalnum():
                 raise ConfigurationError(f"a job names a file of the site's folder or a method; got {name!r}")
-        self.federation, self.recipe, self.do = federation, recipe, do
+        self.federation = federation
+        self.recipe = recipe
+        self.do = do
 
     def folder(self, context: FLContext, name: str) -> Path:
         """The folder of this site.
@@ -179,7 +181,8 @@ class _Line:
     def _close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-        self._connection, self._asked = None, b""
+        self._connection = None
+        self._asked = b""
 
 
 class Federation(Controller):

@@ -23,7 +23,9 @@ class OverGRPC(Way):
     last_words = 5.0
 
     def __init__(self, charter: Charter, identity: Identity, proxy: str | None = None) -> None:
-        self.charter, self.identity, self.proxy = charter, identity, proxy
+        self.charter = charter
+        self.identity = identity
+        self.proxy = proxy
         self.place = charter.server.address
 
     def port(self, hub: Hub) -> Port:

@@ -70,7 +70,8 @@ def align_privately(
             without its file.
     """
     said, for_server, done = fields_of(_ask(link, "session", process=secrets.token_hex(8)), "session", "server", "done")
-    session, others = _read(said), [*seals.publics]
+    session = _read(said)
+    others = [*seals.publics]
     if not done:
         try:
             if session.normalise != normalise:
@@ -113,7 +114,8 @@ def _told_order(link: Link, seals: Seals, ids: "Ids") -> "dict[str, Ids]":
         ConfigurationError: for numbers of records that are none.
     """
     told = link.knock("ids")
-    header, tensors = told.header, list(told.tensors)
+    header = told.header
+    tensors = list(told.tensors)
     if "by" in header:  # sealed by the party with the labels
         letter = _ask(link, "fetch", of=header["by"], what="order")
         sealed = _open(seals, int(header["by"]), "order", letter)
@@ -131,7 +133,8 @@ def _common_ids(link: Link, ids: "Ids", seals: Seals, session: Session, for_serv
     Returns:
         (n,) this party's ids of the common records; the number of a record is its place here.
     """
-    me, parties = seals.party, len(seals.publics) + 1
+    me = seals.party
+    parties = len(seals.publics) + 1
     if len(session.parties) != parties + 1:
         raise ConfigurationError(f"the server tells a ring of {len(session.parties) - 1} parties, not {parties}")
     secret = Secret.make(session, session.parties[me], len(ids))
@@ -204,7 +207,8 @@ def _raise_for_server(link: Link, seals: Seals, secret: Secret, parties: int, mo
     Raises:
         ConfigurationError: for a list of more than ``most`` ids, which may be guessed.
     """
-    me, what = seals.party, "list server"
+    me = seals.party
+    what = "list server"
     fetched = _ask(link, "fetch", of=me - 1 if me else SERVER, what=what)
     given = _open(seals, me - 1, what, fetched) if me else _only(fetched)
     if len(given) > most:

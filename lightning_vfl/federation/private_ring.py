@@ -95,7 +95,8 @@ class PrivateRing:
         ids = _ids_of(self._data) if self._labels is None else None
         messages = None if ids is None else id_messages(ids, self._session, OWN)
         with self._gathering.changed:
-            self._ids, self._begun = ids, True
+            self._ids = ids
+            self._begun = True
             self._gathering.changed.notify_all()
         own: Secret | None = None
         expected = [*range(len(self.names))]
@@ -139,7 +140,9 @@ class PrivateRing:
         Raises:
             ValueError: for a request that is not the party's turn; KeyError: for one that lacks a field.
         """
-        header, tensors, party = request.frame.header, request.frame.tensors, request.party
+        header = request.frame.header
+        tensors = request.frame.tensors
+        party = request.party
         match header["step"]:
             case "session":
                 self._gathering.wait(lambda: self._begun)
@@ -171,7 +174,8 @@ class PrivateRing:
 
     def _refuse_letter(self, letter: Letter, tensors: int) -> None:
         """Accept a letter that this party has to give to this receiver, once, so that the letters have a bound."""
-        m, party = len(self.names), letter.sender
+        m = len(self.names)
+        party = letter.sender
         allowed = {((party + 1) % m, f"list {(party - hop) % m} hop {hop + 1}") for hop in range(m - 1)}
         allowed |= {(other, "order") for other in range(m) if party == self._labels}
         allowed |= {(party + 1, "list server")} if party < m - 1 else {(SERVER, "places of the server")}

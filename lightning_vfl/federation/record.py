@@ -82,7 +82,8 @@ class Record:
         masks = (roll.called, roll.included, roll.responders, roll.filled, plan.learners)
         for party, name in enumerate(self.names):
             flags = [int(mask[party]) for mask in masks]
-            back, request = self.restored.pop(party, ""), requests.get(party, "")
+            back = self.restored.pop(party, "")
+            request = requests.get(party, "")
             self._lines.writerow([round, party, name, *flags, int(plan.skipped), repr(plan.seconds), back, request])
         with named(self.path):
             self._file.flush()
@@ -169,7 +170,8 @@ class Replayed:
             return torch.tensor([row[name] == "1" for row in lines])
 
         roll = Roll(flags("called"), flags("included"), flags("responded"), flags("filled"))
-        skipped, seconds = lines[0]["skipped"] == "1", float(lines[0]["seconds"])
+        skipped = lines[0]["skipped"] == "1"
+        seconds = float(lines[0]["seconds"])
         learners = flags("learnt")
         self.plans[round] = RoundPlan(roll, learners, (roll.included,), learners, seconds, skipped)
         for row in lines:

@@ -45,7 +45,9 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
     Raises:
         ConfigurationError: with one line that names what to use instead.
     """
-    model, trainer, data = run.model, run.trainer, run.data
+    model = run.model
+    trainer = run.trainer
+    data = run.data
     refuse_protocol(type(model))
     if isinstance(model, AsyncVFL):
         _refuse_events(model, data)
@@ -72,7 +74,8 @@ def refuse_unfederated(run: Run, consents: bool = True) -> None:
         )
     if run.charter.weights == Weights.SECRET:
         refuse_seeded(model.aggregator, getattr(model, "downlink", None))
-    aggregator, kind = model.aggregator, type(model.aggregator).__name__
+    aggregator = model.aggregator
+    kind = type(aggregator).__name__
     if aggregator.wire is not None and aggregator.wire.traits.equivalent:
         raise ConfigurationError(
             f"execution: equivalent of {kind} computes all parties' integers in one place; use the other execution"
@@ -146,7 +149,8 @@ def refuse_seeded(*parts: Any) -> None:
     Raises:
         ConfigurationError: naming the part and its setting.
     """
-    left, seen = [(part, type(part).__name__) for part in parts], set[int]()
+    left = [(part, type(part).__name__) for part in parts]
+    seen = set[int]()
     while left:
         part, name = left.pop()
         if id(part) in seen or not hasattr(part, "__dict__") or isinstance(part, type):

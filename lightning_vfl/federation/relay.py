@@ -73,7 +73,9 @@ class ThroughRelay(Way):
     last_words = 60.0
 
     def __init__(self, socket: Path, charter: Charter, identity: Identity) -> None:
-        self.socket, self.charter, self.identity = socket, charter, identity
+        self.socket = socket
+        self.charter = charter
+        self.identity = identity
         self.place = str(socket)
 
     def port(self, hub: Hub) -> "RelayPort":
@@ -115,8 +117,10 @@ class Relayed(Transport):
         while True:
             if self._line is None:
                 greeting = self._greet()
-                self._line, self._number = self._pass(greeting.content, partial(_welcomed, greeting)), 0
-            line, number = self._line, self._number
+                self._line = self._pass(greeting.content, partial(_welcomed, greeting))
+                self._number = 0
+            line = self._line
+            number = self._number
             self._number += 1
             answer = self._pass(FRAME + line.sends.seal(frame, number), partial(_opened, line, number))
             kind, content = answer[:1], answer[1:]
@@ -176,7 +180,8 @@ class Relayed(Transport):
                             self._answers.append(answer)
                             self._changed.notify_all()
                         self._changed.wait_for(self._ready, timeout=HOLD)
-                        content, self._heard = self._out or b"", monotonic()
+                        content = self._out or b""
+                        self._heard = monotonic()
                     if self._open:
                         call.send_bytes(content)
             except (OSError, EOFError):
@@ -256,7 +261,8 @@ class RelayPort:
                         welcomed, desk.fresh = welcome(content, self._identity, self._charter)
                     except ConfigurationError as error:
                         welcomed = REFUSED + str(error).encode()
-                    hello, answer = content, welcomed
+                    hello = content
+                    answer = welcomed
                 elif content[:1] == FRAME:
                     answer = desk.answer(content[1:])
                 else:
@@ -293,7 +299,9 @@ class _Desk:
                 continue
             if line is self.fresh:
                 self.leave()
-                self._line, self.fresh, self._last = line, None, (-1, b"")
+                self._line = line
+                self.fresh = None
+                self._last = (-1, b"")
                 self.hub.joined(line.party, line.process)
             if number == self._last[0]:
                 return self._last[1]

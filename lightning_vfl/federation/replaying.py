@@ -74,7 +74,8 @@ class Replay(Callback):
 
     def _served(self, module: AsyncVFL, number: int) -> Event:
         """An event of the record."""
-        served, now = self.record.event(number), module.clock.seconds
+        served = self.record.event(number)
+        now = module.clock.seconds
         return Event(number, served.party, served.request, now, now + served.seconds, (served.party,))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

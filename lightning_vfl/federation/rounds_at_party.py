@@ -153,7 +153,8 @@ class RoundsAtParty(AtParty):
         view = module.party_view(batch, names, called, (self.party,))
         view = replace(view, present=None, renew=None if self.injected else self._renews(module, names, called))
         memory, key = self._open(module, names, view, key)
-        included, receivers = True, None
+        included = True
+        receivers = None
         if planned is not None:
             included = bool(planned.included[self.party])
             receivers = numbers(planned.responders)[: module.wire.needed(module.roster.parties)]
@@ -183,7 +184,8 @@ class RoundsAtParty(AtParty):
 
     def _open(self, module: "SplitVFL", names: RoundNames, view: PartyView, key: Key) -> tuple[Any, Key]:
         """The beginning of a round: this party's memory, and the turn of its upload."""
-        opening, stage = module.aggregator.opening, stage_of(names.stage)
+        opening = module.aggregator.opening
+        stage = stage_of(names.stage)
         memories = module.preparation.memory
         if opening is None:
             return memories.get(stage), key
@@ -201,7 +203,8 @@ class RoundsAtParty(AtParty):
         self, module: "SplitVFL", batch: VerticalBatch, contribution: Contribution, view: PartyView, key: Key
     ) -> Message:
         """Send the legs one after the other; the server's answer to the last."""
-        legs, labels = len(turns_of(module, batch)), self.own_labels(module, batch)
+        legs = len(turns_of(module, batch))
+        labels = self.own_labels(module, batch)
         last = key._replace(turn=key.turn + legs - 1)
         if legs == 1:  # the upload is summed with those of all that are called
             self.sum_guard.enter(module, view.names.stage, numbers(view.called), batch)
@@ -215,7 +218,8 @@ class RoundsAtParty(AtParty):
                 self.sum_guard.enter(module, view.names.stage, numbers(heard.included), batch)
                 if self.party not in heard.parties:  # others answer for all: what is left is the server's answer
                     return self.answer(module, self.ask(last, "listen", {"part": "upload"}))
-                message, labels = uploads.send(heard), None
+                message = uploads.send(heard)
+                labels = None
             return self.answer(module, self.tell_server(module, message, view.rows.total, last, labels))
 
     def _hear(
@@ -270,14 +274,16 @@ class RoundsAtParty(AtParty):
     def _set_up(
         self, module: "SplitVFL", source: RecordSource, names: RoundNames, agreed: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Any]:
-        setup, roster = needed(module.aggregator.setup), module.roster
+        setup = needed(module.aggregator.setup)
+        roster = module.roster
         key = Key(at_of(module, names, -1), 0)
         records = ExpandedRecords(source, module.bottoms, module.device)
         network: Any = module.bottoms.parties[self.party]
         if not agreed:
             proposal = dict(setup.propose(records, self.party, network.weight.detach(), roster))
             (settled,) = fields_of(self.ask(key, "propose", {"proposal": proposal}), "agreed")
-            agreed, key = dict(settled), key._replace(turn=1)
+            agreed = dict(settled)
+            key = key._replace(turn=1)
         everybody = torch.ones(roster.parties, dtype=torch.bool)
         rows = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
         view = PartyView(names, roster, (self.party,), everybody, rows, agreed=agreed)

@@ -38,7 +38,8 @@ class RoundsAtServer(AtServer):
 
     def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Run a round; the parties get their gradients in the backward pass."""
-        rows, at = (joint_rows(batch).total, module.coded_rows(batch)), at_of(module, names, 0)
+        rows = (joint_rows(batch).total, module.coded_rows(batch))
+        at = at_of(module, names, 0)
         plan = module.plan_round(batch, names.round, rows) if self.injected else None
         if plan is not None:
             module.enter_plan(plan, batch, names, rows)
@@ -125,7 +126,8 @@ class RoundsAtServer(AtServer):
         """Settle the proposals, and relay what the parties share before the first round."""
         setup = needed(module.aggregator.setup)
         everybody = torch.ones(self.hub.parties, dtype=torch.bool)
-        at, turn = at_of(module, names, -1), 0
+        at = at_of(module, names, -1)
+        turn = 0
         if not agreed:
             requests = self.collector.requests(Key(at, turn), everybody) or {}
             agreed = dict(setup.settle([self._proposal(requests[m]) for m in sorted(requests)]))

@@ -85,7 +85,8 @@ def welcome(content: bytes, identity: Identity, charter: Charter) -> tuple[bytes
         raise ConfigurationError("a hello through the relay has another length; use the same version of lightning-vfl")
     rest = content[1:]
     party = int.from_bytes(rest[:_NUMBER], "big")
-    process, public = rest[_NUMBER : _NUMBER + PROCESS], rest[_NUMBER + PROCESS : -SIGNATURE]
+    process = rest[_NUMBER : _NUMBER + PROCESS]
+    public = rest[_NUMBER + PROCESS : -SIGNATURE]
     statement = (_SAYS_HELLO, charter.digest, party, process, public)
     if party >= len(charter.parties):
         raise ConfigurationError(f"{charter.federation} has no party number {party}; use the same federation.yaml")

@@ -134,7 +134,8 @@ def take_part(run: Run, name: str, new_ledger_after: str = "") -> None:
         ConfigurationError: before training, for settings that do not work between processes, and if the server refuses
             this party.
     """
-    charter, seat = run.charter, run.seat
+    charter = run.charter
+    seat = run.seat
     refuse_unfederated(run, seat.evaluate == Consent.PLAIN)
     _warn_of_end(charter)
     party = charter.number(name)
@@ -225,7 +226,8 @@ def _places(model: Any) -> tuple[type[AtServer], type[AtParty]]:
 
 def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | None:
     """What is wrong with a hello; None: nothing."""
-    name, own = run.charter.parties[party].name, run.about()
+    name = run.charter.parties[party].name
+    own = run.about()
     theirs = hello.get("recipe")
     if hello.get("weights") != own["weights"]:
         return (

@@ -152,7 +152,8 @@ def counts(model: Any, seconds: Mapping[str, float]) -> dict[str, Any]:
         model: of the training.
         seconds: by leg, those that the process has waited.
     """
-    books, privacy = model.books, model.privacy
+    books = model.books
+    privacy = model.privacy
     legs = {leg: int(count.sum()) for leg, count in books.meter.state_dict().items()}
     left = None if privacy.target is None else privacy.target - (privacy.shown or 0.0)
     return {
@@ -219,7 +220,8 @@ class Journal:
                 self._progress("progress")
 
     def _note(self) -> None:
-        before, self._seen = self._seen, self._state()
+        before = self._seen
+        self._seen = self._state()
         for event, values in changes(before, self._seen):
             log(event, **values)
 

@@ -153,7 +153,8 @@ def _split_fused(x: Tensor, out: Tensor, p: int, bits: int) -> bool:
     from lightning_vfl.field import kernels
 
     if out.shape[1] == 1:
-        x, out = x.view(1, -1), out.view(1, 1, -1)
+        x = x.view(1, -1)
+        out = out.view(1, 1, -1)
     source = x.numpy()
     target = out.numpy()
     outer, inner = source.shape

@@ -43,7 +43,9 @@ class ConvNet(Layered):
             layers += [nn.Conv2d(depth, wide, kernel_size=3, padding=1), nn.ReLU()]
             window = (min(2, height), min(2, length))
             layers.append(nn.MaxPool2d(window))
-            depth, height, length = wide, height // window[0], length // window[1]
+            depth = wide
+            height = height // window[0]
+            length = length // window[1]
         layers += [nn.Flatten(), nn.Linear(depth * height * length, width)]
         if output_activation is not None:
             layers.append(output_activation())

@@ -42,15 +42,18 @@ class HalvedTop(nn.Module):
             crossing: Tensor = self.server(value, columns)
         else:
             crossing = self.server(value)
-        hear, self.hear = self.hear, None
+        hear = self.hear
+        self.hear = None
         if hear is not None:
             hear(ACTIVATIONS, crossing.detach())
             if crossing.requires_grad:
                 crossing.register_hook(lambda gradient: hear(GRADIENTS, gradient))  # type: ignore[no-untyped-call]
-        guard, self.guard = self.guard, None
+        guard = self.guard
+        self.guard = None
         if guard is not None:
             crossing = guard(crossing)
-        seed, self.seed = self.seed, None
+        seed = self.seed
+        self.seed = None
         if seed is not None:
             seed()
         output: Tensor = self.active(crossing)

@@ -390,7 +390,8 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
 
     def columns_told(self, uploads: int) -> Told | None:
         """What whoever joins the embeddings can compute of the columns after so many uploads; see ``Told``."""
-        learn, noise = self.parties_learn_from_joiner, self.noise_on_uploads
+        learn = self.parties_learn_from_joiner
+        noise = self.noise_on_uploads
         names = party_names_of(self.datamodule, self.roster.parties)
         return columns_told(self.reads(), self.party_columns, uploads, learn, noise, names)
 

@@ -232,7 +232,8 @@ def predictions_of(module: Any, batch: VerticalBatch, spread: Spread) -> Predict
     answered = torch.ones(len(output), dtype=torch.bool, device=output.device)
     parties = None
     if attendance is not None and len(output):
-        answered, parties = attendance.answered, attendance.parties
+        answered = attendance.answered
+        parties = attendance.parties
     values = output  # at a party, what the server has told: of all records, or of none
     if module.scores_here:
         refuse_nan_output(output[answered], batch.record_ids[answered], module.trainer)

@@ -111,7 +111,8 @@ def _sections(files: RunFiles) -> Iterator[Section]:
     sent = {kind: counts for kind, counts in record["traffic"].items() if any(counts)}
     if sent:
         yield Section("Traffic of each party", drawn=(_drawn("traffic", figures.traffic(sent), "Whole training"),))
-    rounds, learned = record["attendance"]["rounds"], record["attendance"]["learned"]
+    rounds = record["attendance"]["rounds"]
+    learned = record["attendance"]["learned"]
     if rounds and learned:
         words = f"{record['given_up']:,} of {rounds:,} rounds were given up"
         yield Section("Attendance", drawn=(_drawn("attendance", figures.attendance(rounds, learned), words),))

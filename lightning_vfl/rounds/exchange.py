@@ -292,7 +292,8 @@ class Exchange:
         if self.tap is None:
             return
         server = self.server
-        ids, joiner = server.rows.ids, server.joiner
+        ids = server.rows.ids
+        joiner = server.joiner
         self.tap.sent(message, ids, joiner)
         if message.relayed:
             legs = self.wire.legs(len(ids), server.widths, (), server.roster)

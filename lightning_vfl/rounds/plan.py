@@ -189,7 +189,8 @@ def plan_round(
 
     seconds = 0.0
     sent: list[Tensor] = []
-    asked, included = called, nobody
+    asked = called
+    included = nobody
     ready = costs.forward
     for number, leg in enumerate(costs.legs):
         if leg.gate == Gate.PREVIOUS:  # sent with the leg before it, whose work and time include this leg's

@@ -60,7 +60,8 @@ class RoundOutcome:
         with torch.inference_mode(False):  # so that the tensors count their changes, see _refuse_changed
             zero, one = torch.zeros(m, dtype=torch.float64), torch.ones(m, dtype=torch.float64)
             yes = torch.ones(m, dtype=torch.bool)
-            hosts, links = torch.ones(h, dtype=torch.bool), torch.ones(m, h, dtype=torch.bool)
+            hosts = torch.ones(h, dtype=torch.bool)
+            links = torch.ones(m, h, dtype=torch.bool)
         return cls(zero, zero, one, yes, yes, yes, hosts, links)
 
 
@@ -190,7 +191,8 @@ class Faults:
         """
         needed = RoundOutcome.nothing(roster)
         for model, seed in self._seeded:
-            outcome, again = _sampled(model, 0, roster, seed), _sampled(model, 0, roster, seed)
+            outcome = _sampled(model, 0, roster, seed)
+            again = _sampled(model, 0, roster, seed)
             for name in _JOIN:
                 _refuse_other_form(f"{name} that {type(model).__name__} samples", outcome, name, needed)
             _refuse_wrong_values(model, outcome, needed)
@@ -208,7 +210,8 @@ class Faults:
         if outcome is None:
             if len(self._recent) >= _REMEMBERED:
                 self._recent.clear()
-            nothing, sampled = RoundOutcome.nothing(roster), []
+            nothing = RoundOutcome.nothing(roster)
+            sampled = []
             for model, seed in self._seeded:
                 sampled.append(_sampled(model, request, roster, seed))
                 _refuse_wrong_values(model, sampled[-1], nothing)

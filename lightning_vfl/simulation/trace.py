@@ -65,7 +65,8 @@ class TraceReplay(FaultModel):
 
     def __init__(self, path: str, repeat: bool = False) -> None:
         file_of(path)
-        self.path, self.repeat = path, repeat
+        self.path = path
+        self.repeat = repeat
 
     @cached_property
     def _trace(self) -> "_Trace":
@@ -147,7 +148,8 @@ def record(faults_at: Callable[[int], RoundOutcome], requests: int) -> "pd.DataF
     columns = {"round": request // 2, "request": request, "party": np.tile(np.arange(parties), requests)}
     for column, field in _FIELDS.items():
         columns[column] = torch.cat([getattr(outcome, field) for outcome in outcomes]).numpy()
-    links, hosts = torch.cat([o.links for o in outcomes]), torch.stack([o.hosts for o in outcomes])
+    links = torch.cat([o.links for o in outcomes])
+    hosts = torch.stack([o.hosts for o in outcomes])
     columns |= {f"link_{h}": links[:, h].numpy() for h in range(links.shape[1])}
     columns |= {f"host_{h}": hosts[:, h].numpy().repeat(parties) for h in range(hosts.shape[1])}
     return pd.DataFrame(columns)

@@ -154,7 +154,8 @@ def _figure(found: pd.DataFrame, study: Study, metric: str, axis: str) -> "Figur
 
 def _panels(study: Study) -> dict[str, dict[str, str]]:
     """Title -> name of a line -> its run. A panel for each override; one panel if there is one recipe or override."""
-    recipes, overrides = study.figure.only or tuple(study.recipes), study.overrides
+    recipes = study.figure.only or tuple(study.recipes)
+    overrides = study.overrides
     if len(recipes) > 1 and len(overrides) > 1:
         return {o: {r: line_name(r, o) for r in recipes} for o in overrides}
     names = [line_name(r, o) for r, o in product(recipes, overrides)]
@@ -178,7 +179,9 @@ def _bands(found: pd.DataFrame, names: Mapping[str, str], column: str) -> Iterat
 
 
 def _line(axes: "Axes", name: str, one: Band, style: dict[str, Any], units: tuple[float, float]) -> None:
-    x, mean, reach = one.x / units[0], one.mean / units[1], 2 * one.sd / units[1]
+    x = one.x / units[0]
+    mean = one.mean / units[1]
+    reach = 2 * one.sd / units[1]
     every = max(1, len(x) // 8)
     first = len(axes.lines) * max(1, every // 4) % every  # lines that overlap have their markers beside each other
     if not one.together:  # the mean changes only where a seed was measured, so it is drawn as steps

@@ -63,7 +63,9 @@ def carry_out(runs: Sequence[Run], command_line: CommandLine, means: Means, lock
     for run in runs:
         for stale in (run.result, run.failure, run.under_way, *run.folder.glob(".*")):  # hidden files are half-written
             stale.unlink(missing_ok=True)
-    left, deaths, failed = list(runs), Counter[str](), 0
+    left = list(runs)
+    deaths = Counter[str]()
+    failed = 0
     with means.workers(len(left)), _bar(console) as bar:
         task = bar.add_task("runs", total=len(left), failed="")
 

@@ -22,7 +22,8 @@ def reached(table: pd.DataFrame, study: Study) -> pd.DataFrame:
     Raises:
         ConfigurationError: for a metric that is not in the table.
     """
-    runs, found = table[RUN].drop_duplicates(), []
+    runs = table[RUN].drop_duplicates()
+    found = []
     for metric, target in study.targets.items():
         points = table[table["metric"] == metric].sort_values("step", kind="stable")
         if points.empty:
@@ -30,7 +31,8 @@ def reached(table: pd.DataFrame, study: Study) -> pd.DataFrame:
                 f"targets: the table has no {metric}; it has {', '.join(sorted(table['metric'].unique()))}. "
                 "Run lightning-vfl study again to add metrics that its finished runs have measured"
             )
-        values, goal = points["value"].astype("float32"), np.float32(target.value)
+        values = points["value"].astype("float32")
+        goal = np.float32(target.value)
         first = points[values <= goal if target.falls else values >= goal].drop_duplicates(RUN)
         lines = runs.assign(metric=metric, target=target.value)
         found.append(lines.merge(first[[*RUN, *COSTS]], how="left", on=RUN))
@@ -55,7 +57,8 @@ def _lines(found: pd.DataFrame, study: Study) -> Iterator[list[str]]:
     yield ["---"] * 6
     for recipe, override in product(study.recipes, study.overrides):
         cell = found[(found["recipe"] == recipe) & (found["override"] == override)]
-        seeds, there = len({*study.seeds, *cell["seed"]}), int(cell["step"].notna().sum())
+        seeds = len({*study.seeds, *cell["seed"]})
+        there = int(cell["step"].notna().sum())
         missing = f", {seeds - len(cell)} without a result" if seeds > len(cell) else ""
         costs = [(cell["step"], ",.0f"), (cell["passes"], ".2f")]
         costs += [(cell["virtual_seconds"], ".4g"), (cell["bytes"] / 1e6, ".4g")]

@@ -173,7 +173,8 @@ class Subject:
     @cached_property
     def random(self) -> bool:
         """Whether two uploads of the same numbers differ: secrets or noise that no seed fixes."""
-        once, again = self.play(), self.play()
+        once = self.play()
+        again = self.play()
         pairs = zip(once.first().pieces, again.first().pieces, strict=True)
         return not all(torch.equal(a, b) for a, b in pairs)
 
@@ -268,7 +269,8 @@ def _opened(opening: Opening, view: PartyView, everyone: PartyView) -> Any:
     """The memory of these hosted parties, after they have received all messages of the beginning of a round."""
     if view.parties == everyone.parties:
         return open_round(opening, opening.empty_memory(view), view)
-    memory, memory_of_all = opening.empty_memory(view), opening.empty_memory(everyone)
+    memory = opening.empty_memory(view)
+    memory_of_all = opening.empty_memory(everyone)
     sent = opening.open(memory, view)
     for message in opening.open(memory_of_all, everyone):
         next(sent, None)

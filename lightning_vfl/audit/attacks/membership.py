@@ -39,7 +39,8 @@ class MembershipByLoss(Attack):
     def run(self, seen: Seen, known: Known) -> Guesses:
         if "predictions" not in seen.inputs:
             raise NothingSeen("no prediction is published")
-        predictions, labels = seen.inputs["predictions"], seen.inputs["labels"]
+        predictions = seen.inputs["predictions"]
+        labels = seen.inputs["labels"]
         ids = torch.arange(len(labels))
         if seen.classes == 1:
             values = -(predictions.flatten() - labels.double().flatten()).square()
@@ -56,7 +57,8 @@ def members_and_others(module: VFLModule, truth: Truth) -> tuple[dict[str, Tenso
     The attacker sees ``predictions`` (n, C) or (n,), and knows the ``labels`` (n,), of as many training records as
     validation records; nothing if they have no labels.
     """
-    predictions, labels = [], []
+    predictions = []
+    labels = []
     sources = {name: truth.data.records(name) for name in ("train", "val")}
     count = min(MOST, *map(len, sources.values()))
     for name, source in sources.items():

@@ -268,9 +268,11 @@ def _mixes_records(bottom: nn.Module, shape: Sequence[int]) -> bool:
     some = next(bottom.parameters(), torch.empty(0))
     batch = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(some.device, some.dtype)
     other = torch.stack([batch[0], 5 - 3 * batch[1]])
-    zeros, ones = torch.zeros_like(batch), torch.ones_like(batch)
+    zeros = torch.zeros_like(batch)
+    ones = torch.ones_like(batch)
     if takes_whole_numbers(deepcopy(bottom).eval(), zeros):
-        zeros, ones = zeros.long(), ones.long()
+        zeros = zeros.long()
+        ones = ones.long()
         return _differ(bottom, zeros, torch.stack([zeros[0], ones[0]]))
     try:
         return _differ(bottom, batch, other)

@@ -57,7 +57,8 @@ class Limits:
         Raises:
             ConfigurationError: if neither epochs nor steps are limited.
         """
-        epochs, steps = trainer.max_epochs, trainer.max_steps
+        epochs = trainer.max_epochs
+        steps = trainer.max_steps
         limits = cls(
             None if epochs is None or epochs < 0 else epochs,
             None if steps < 0 else steps,

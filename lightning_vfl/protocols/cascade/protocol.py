@@ -628,7 +628,8 @@ def _refuse_parts(aggregator: Aggregator, policy: MissingPolicy) -> None:
             f"{name} computes on shares of records and models, so parties receive no gradients of embeddings; use "
             "Concat, Sum, Mean, MaskedSum or PoissonBinomial"
         )
-    somebody, nobody = Roster.singles(3, active=0), Roster.singles(3)
+    somebody = Roster.singles(3, active=0)
+    nobody = Roster.singles(3)
     if not wire_of(aggregator).traits.visible and aggregator.out_width(1, somebody) != aggregator.out_width(1, nobody):
         raise ConfigurationError(
             f"{name} with this layout makes sums for one active party, but CascadeVFL has several; use layout: sum"

@@ -97,12 +97,14 @@ def smoothed(
         unknowns = _adam(run, unknowns, sharpness, planned // len(SHARPNESS), deadline)
         misfit = run.misfit(unknowns, sharpest)
         if misfit < lowest:
-            best, lowest = unknowns, misfit
+            best = unknowns
+            lowest = misfit
 
     newton, ended = gauss_newton(lambda unknowns: run.residual(unknowns, sharpest), best, deadline, run.free)
     misfit = run.misfit(newton, sharpest)
     if misfit < lowest:
-        best, lowest = newton, misfit
+        best = newton
+        lowest = misfit
 
     fitted, _ = run.weights(best)
     columns = torch.full((served.records, run.width_in), math.nan, dtype=torch.float64)
