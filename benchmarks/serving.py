@@ -3,6 +3,7 @@
 An MLP for each of three parties (30 columns, hidden 64, width 32) and a top of the server. One client asks in turn:
 
 - echo: FastAPI and uvicorn, which read the same request and send an answer of the same size, without parties and model;
+- echo of parties: the same, after each request has been to three processes and back (``benchmarks.echo_parties``);
 - one process: the same pages, with all halves in ONNX Runtime in the process of the server;
 - clear, masked: ``lightning-vfl gateway`` and three ``lightning-vfl endpoint``.
 
@@ -117,7 +118,12 @@ class Hosts:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._log = folder / f"{kind}.log"
         self._commands = {"server": [sys.executable, "-c", LOCAL, kind, str(folder), str(self.port)]}
-        if kind in ("clear", "masked"):
+        if kind == "echo of parties":
+            program = [sys.executable, "-m", "benchmarks.echo_parties"]
+            self._commands = {"server": [*program, "server", str(folder), str(self.port)]}
+            self._commands |= {name: [*program, name, str(folder)] for name in PARTIES}
+        self._served = kind in ("clear", "masked")
+        if self._served:
             program = [sys.executable, "-m", "lightning_vfl"]
             host = ["--federation", str(folder / "federation.yaml"), "--seat"]
             server = ["gateway", str(folder / "halves" / "server"), "--http", f"127.0.0.1:{self.port}"]
@@ -150,7 +156,7 @@ class Hosts:
             for name in self._commands:
                 self.start(name)
             asyncio.run(until_ready(self.port))
-            if len(self.processes) > 1:
+            if self._served:
                 asyncio.run(until_connected(self.port))
             yield self.port
         finally:
@@ -336,10 +342,11 @@ def goals_under_kills(row: Mapping[str, Any]) -> list[Goal]:
 
 
 def goals_of(rows: Mapping[str, Mapping[str, Any]]) -> list[Goal]:
-    clear, masked, echo = rows["clear"], rows["masked"], rows["echo"]
+    clear, masked = rows["clear"], rows["masked"]
     return [
         Goal("p50 of single records, in the clear, ms", clear["p50 ms"], 10.0),
-        Goal("p50 in the clear / echo", clear["p50 ms"] / echo["p50 ms"], 2.0),
+        Goal("p50 in the clear / echo", clear["p50 ms"] / rows["echo"]["p50 ms"], 2.0),
+        Goal("p50 in the clear / echo of parties", clear["p50 ms"] / rows["echo of parties"]["p50 ms"], 2.0),
         Goal("p99 / p50 in the clear", clear["p99 ms"] / clear["p50 ms"], 5.0),
         Goal("p50 masked / clear", masked["p50 ms"] / clear["p50 ms"], 1.5),
         Goal("records/s in the clear", clear["records/s"], 20_000, "higher"),
@@ -364,7 +371,7 @@ def main() -> None:
         for kind, folder in folders.items():
             folder.mkdir()
             prepare(folder, Sum() if kind == "clear" else MaskedSum())
-        for kind in ("echo", "one process", "clear", "masked"):
+        for kind in ("echo", "echo of parties", "one process", "clear", "masked"):
             rows[kind] = measure(kind, folders.get(kind, folders["clear"]), given.rate, given.seconds)
     report([*rows.values()], goals_of(rows), given.json)
 

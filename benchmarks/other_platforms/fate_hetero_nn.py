@@ -1,5 +1,8 @@
 """One party of FATE's HeteroNN: runs in an environment with ``pyfate``, once as guest (with labels), once as host.
 
+With ``protected`` among the settings, the embeddings meet in FATE's layer on secret sharing and encryption (SSHE), a
+linear one with plain SGD; without it, they are added in the clear.
+
 python fate_hetero_nn.py guest|host RECORDS.npz SETTINGS.json FOLDER
 """
 
@@ -14,7 +17,7 @@ from fate.arch import Context
 from fate.arch.computing.backends.standalone import CSession
 from fate.arch.federation.backends.standalone import StandaloneFederation
 from fate.ml.nn.hetero.hetero_nn import HeteroNNTrainerGuest, HeteroNNTrainerHost, TrainingArguments
-from fate.ml.nn.model_zoo.hetero_nn_model import HeteroNNModelGuest, HeteroNNModelHost
+from fate.ml.nn.model_zoo.hetero_nn_model import HeteroNNModelGuest, HeteroNNModelHost, SSHEArgument
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -40,10 +43,11 @@ training = TrainingArguments(
     seed=seed,  # both parties draw the same order of batches
 )
 bottom = nn.Sequential(nn.Linear(x["train"].shape[1], hidden), nn.ReLU(), nn.Linear(hidden, width))
+layer = SSHEArgument(width, width, width, settings["lr"]) if settings["protected"] else None
 model = (
-    HeteroNNModelGuest(top_model=nn.Linear(width, settings["classes"]), bottom_model=bottom)
+    HeteroNNModelGuest(nn.Linear(width, settings["classes"]), bottom, agglayer_arg=layer)
     if role == "guest"
-    else HeteroNNModelHost(bottom_model=bottom)
+    else HeteroNNModelHost(bottom, agglayer_arg=layer)
 )
 adam = torch.optim.Adam(model.parameters(), settings["lr"], eps=settings["eps"])
 start = perf_counter()
