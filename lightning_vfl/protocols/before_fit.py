@@ -41,7 +41,7 @@ from lightning_vfl.protocols.checks import (
 )
 from lightning_vfl.protocols.columns_told import MANY
 from lightning_vfl.protocols.groups.invertible import Exposure, refuse_readable, refuse_solvable
-from lightning_vfl.protocols.loading import use_whole_checkpoints
+from lightning_vfl.protocols.loading import averages_since_checkpoint, use_whole_checkpoints
 from lightning_vfl.protocols.message_rounds import MessageRounds
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.place import Elsewhere
@@ -194,6 +194,8 @@ def settings_of_fit(trainer: Trainer, resumed: Given) -> Given:
     regrouped = any(isinstance(callback, BaseFinetuning) for callback in callbacks_of(trainer))  # by the callback
     if trainer.ckpt_path is None or not resumed or regrouped:
         return given
+    if any(map(averages_since_checkpoint, callbacks_of(trainer))):  # the callback has taken the schedule's place
+        given |= {name: settings for name, settings in resumed.items() if name.startswith("lr_scheduler")}
     if given.keys() != resumed.keys():
         raise ConfigurationError(
             f"the checkpoint is of a fit with {_listed(resumed)}, and this fit has {_listed(given)}, which cannot "

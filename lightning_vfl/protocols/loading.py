@@ -12,7 +12,8 @@ from typing import IO, Any, Self, final
 import torch
 from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.plugins.io import TorchCheckpointIO
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters_context
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -128,15 +129,28 @@ def start_again(module: Any, start: Mapping[str, Any]) -> None:
         set_generator_states(start["generators"][module.global_rank], module.device)
 
 
+def averages_since_checkpoint(callback: Callback) -> bool:
+    """Whether a callback of a resumed fit has begun to average weights before the checkpoint."""
+    return isinstance(callback, StochasticWeightAveraging) and callback.state_dict()["latest_update_epoch"] >= 0
+
+
 def continue_loops(trainer: Any) -> None:
     """Let the loops of a resumed training go on as they would have gone on, where Lightning's do not.
 
     With ``max_steps``, Lightning takes a checkpoint of the end of an epoch for one of its middle: it ends the epoch
     again, and leaves out the next one. A schedule such as ReduceLROnPlateau is stepped after checkpoints are saved:
-    Lightning leaves out the step that was due, and the one at the end of the epoch in which a fit is resumed.
+    Lightning leaves out the step that was due, and the one at the end of the epoch in which a fit is resumed. After a
+    checkpoint of the last step of an epoch, Lightning does not call the hooks of the start of the next epoch; and in
+    the middle of an epoch, StochasticWeightAveraging, which goes on in such a hook, leaves out its rate.
     """
     epochs = trainer.fit_loop
     batches = epochs.epoch_loop
+    epoch_is_over = batches.restarted_on_train_batch_end and batches.batch_progress.is_last_batch
+    if epochs.restarted_mid_epoch and epoch_is_over:
+        epochs.reset_restart_stage()
+    elif epochs.restarted_mid_epoch:
+        for callback in filter(averages_since_checkpoint, trainer.callbacks):
+            callback.on_train_epoch_start(trainer, trainer.lightning_module)
     if batches.restarted_on_train_batch_end:
         batches.update_lr_schedulers("step", update_plateau_schedulers=True)
         configs = trainer.lr_scheduler_configs

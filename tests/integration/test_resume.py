@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     LearningRateMonitor,
     ModelCheckpoint,
+    StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
 
@@ -469,7 +470,7 @@ def normalised(columns, width):
     return torch.nn.Sequential(torch.nn.Linear(columns[0], width), torch.nn.BatchNorm1d(width))
 
 
-@pytest.mark.parametrize("step", [STEPS - 2, STEPS + 2, 2 * STEPS])
+@pytest.mark.parametrize("step", [STEPS - 2, STEPS, STEPS + 2, 2 * STEPS])
 def test_what_a_callback_has_set_free_learns_after_a_resume(step, tmp_path, monkeypatch):
     """After the last step of an epoch (STEPS), Lightning would not call the hook in which the callback acts."""
 
@@ -488,6 +489,27 @@ def test_what_a_callback_has_set_free_learns_after_a_resume(step, tmp_path, monk
     monkeypatch.setattr("lightning_vfl.protocols.loading.rank_zero_info", told.append)
     assert same(fitted(tmp_path / f"step={step}.ckpt"), whole)
     assert len(told) == (step > STEPS)
+
+
+@pytest.mark.parametrize("schedule", [None, RATE])
+@pytest.mark.parametrize("saving", ["step", "epoch"])
+def test_a_resumed_fit_averages_the_same_weights(tmp_path, schedule, saving):
+    """Averages begin with the second epoch of four, and the rate of the averaged epochs is that of the callback."""
+    each = {"every_n_train_steps": 1, "save_on_train_epoch_end": False} if saving == "step" else {}
+    saver = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, **each)
+
+    def fitted(ckpt_path=None):
+        make = partial(split, dropout=True, optimizer=SGD, lr_scheduler=schedule)
+        callbacks = [StochasticWeightAveraging(0.02, swa_epoch_start=2, annealing_epochs=3)]
+        callbacks += [saver] if ckpt_path is None else []
+        one, t, _ = fit(tmp_path / "again", ckpt_path, make=make, callbacks=callbacks, max_epochs=4)
+        rates = [config.scheduler.state_dict() for config in t.lr_scheduler_configs]
+        return {"weights": one.state_dict(), "optimizer": t.optimizers[0].state_dict(), "rates": rates}
+
+    expected = fitted()
+    steps = range(STEPS, 4 * STEPS, STEPS) if saving == "epoch" else (1, *range(STEPS - 1, 3 * STEPS + 2))
+    for step in steps:
+        assert same(fitted(tmp_path / f"step={step}.ckpt"), expected), step
 
 
 @pytest.mark.parametrize("search", [LearningRateFinder, BatchSizeFinder])
