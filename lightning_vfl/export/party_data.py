@@ -12,7 +12,7 @@ import numpy as np
 from lightning_vfl.datamodules.records.column_encoder import ColumnEncoder
 from lightning_vfl.datamodules.records.column_encoders import check_columns, encoder_of
 from lightning_vfl.datamodules.records.column_tables import StoredTable
-from lightning_vfl.datamodules.records.modal_columns import located
+from lightning_vfl.datamodules.records.modal_columns import PictureColumn, located
 from lightning_vfl.datamodules.records.new_records import NewRecords
 from lightning_vfl.datamodules.records.number_files import NumberFile
 from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, listed, plain_ids
@@ -49,6 +49,13 @@ class PartyData(ABC):
     def places(self, ids: "NDArray[Any]") -> "NDArray[np.int64]":
         """(B,) the place of each of these ids, -1 for those that it does not have; ids are of the kind of its own."""
         return np.asarray(self.index.get_indexer(ids), dtype=np.int64)  # type: ignore[arg-type]  # an array does
+
+    def only(self, ids: "NDArray[Any]") -> "PartyData":
+        """The records with these ids, of which it may lack some; others may stay.
+
+        Guarantee: a note on the records, such as one on their categories, is printed once and counts all of them.
+        """
+        return self
 
     @abstractmethod
     def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
@@ -94,6 +101,16 @@ class Table(PartyData):
         super().__init__(party, table.index, dtype)
         self._table = table
         self._encoders = encoders
+
+    def only(self, ids: "NDArray[Any]") -> PartyData:
+        places = self.places(ids)
+        places = places[places >= 0]
+        # pictures, of which nothing is noted, would fill the memory: each batch decodes its own
+        if not len(places) or any(isinstance(encoder, PictureColumn) for encoder in self._encoders):
+            return self
+        encoded = Array(self.party, self.index[places], self.features(places), self.dtype)
+        encoded.new = self.new
+        return encoded
 
     def at(self, places: "NDArray[np.int64]") -> "NDArray[Any]":
         rows = self._table.iloc[places]

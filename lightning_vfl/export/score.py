@@ -124,6 +124,9 @@ def score(
         for name, (_, manifest) in exported.parties.items()
     }
     ids = joined_ids(data, exported.about, records_of)
+    left_out = {party: plain_ids(own.index.difference(ids)) for party, own in data.items()}
+    for name in data:  # one after the other: the memory of a table that has been encoded is free again
+        data[name] = data[name].only(plain_ids(ids))
     runners = {name: open_program(*half, engine) for name, half in exported.parties.items()}
     server = open_program(*exported.server, engine)
     widths = {name: int(half[1].outputs[0].shape[1]) for name, half in exported.parties.items()}
@@ -141,7 +144,7 @@ def score(
     if about.overlap != "inner" or about.groups:  # as predict, whose batches then say who has which record
         table = with_parties(table, np.concatenate(held), list(data))
     if out is not None:
-        tell_left_out({party: plain_ids(own.index.difference(ids)) for party, own in data.items()}, out)
+        tell_left_out(left_out, out)
     return table
 
 

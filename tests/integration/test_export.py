@@ -68,11 +68,15 @@ def files(folder):
     return {name: folder / f"{name}.csv" for name in ("bank", "shop")}
 
 
-def test_score_is_predict_on_tables_with_categories(bank, tmp_path):
+def test_score_is_predict_on_tables_with_categories(bank, tmp_path, told):
     expected = predictions(model(bank), tables(bank / "new"), tmp_path)
     assert len(expected) == len(NEW)
+    notes = [line for line in told if "that no training record has" in line]
+    assert len(notes) == 1
     for batch_size in (7, 4096):
+        told.clear()
         found = score(halves(bank / "out"), files(bank / "new"), batch_size=batch_size)
+        assert [line for line in told if "that no training record has" in line] == notes
         assert_close(found, expected, CLOSE[Engine.ONNX])
         on_disk = score(halves(bank / "out"), files(bank / "new"), batch_size=batch_size, work_dir=tmp_path / "work")
         pd.testing.assert_frame_equal(on_disk, found, check_exact=True)
@@ -270,9 +274,9 @@ TABLES = {
     "a missing column": (lambda t: t["bank"].pop("city"), {}, r"'bank' is without city, .* which has income, city"),
     "a further column": (lambda t: t["shop"].insert(1, "y", 1), {}, r"'shop' has columns y, .* --leave_out y"),
     "a number that is infinite": (
-        lambda t: t["shop"].insert(1, "visits", np.inf), {}, r"96 numbers of party 'shop' are NaN or infinite",
+        lambda t: t["shop"].insert(1, "visits", np.inf), {}, r"96 values of column 'visits' of party 'shop' are infinite",
     ),
-    "text among numbers": (lambda t: t["shop"].insert(1, "visits", "a"), {}, r"column 'visits' of party 'shop' is"),
+    "text among numbers": (lambda t: t["shop"].insert(1, "visits", "a"), {}, r"96 values of column 'visits' of party 'shop' are not n"),
     "no common record": (lambda t: t["shop"].insert(0, "id", t["shop"].pop("id") + "x"), {}, r"have no id in common"),
     "ids of two kinds": (
         lambda t: t["shop"].insert(0, "id", range(len(t["shop"].pop("id")))), {},

@@ -13,9 +13,17 @@ from PIL import Image
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Concat
 from lightning_vfl.datamodules import CSVTables, NamedColumns
+from lightning_vfl.datamodules.records.party_tables import CSV
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.export.engines import open_program
+from lightning_vfl.export.manifest import Engine, Manifest
+from lightning_vfl.export.party_data import read_party
+from lightning_vfl.export.score import score
+from lightning_vfl.export.write import export_model
 from lightning_vfl.networks import MLP, ConvNet, WordMean
+from lightning_vfl.serving.party_half import Records, ServedParty
 from lightning_vfl.types import Seat
+from tests.exported import CLOSE, assert_close, built, one_registry, predictions
 
 N = 60
 NAMES = ("clinic", "shop", "lab")
@@ -108,6 +116,31 @@ def test_a_trained_model_prepares_new_tables_with_its_words(folder, whole):
     new.setup("predict")
     for own, expected in zip(features(new), features(whole), strict=True):
         assert torch.equal(own, expected)
+
+
+@pytest.mark.slow
+def test_pictures_and_texts_are_scored_and_served_as_they_are_predicted(folder, tmp_path, told):
+    """Also one record at a time, some of whose texts have no word; a note counts the texts of all batches."""
+    data = CSVTables(paths(folder), **SETTINGS, new_records=True)
+    bottoms = {0: ConvNet, 1: WordMean}
+    module, _ = built(Concat(), data=CSVTables(paths(folder), **SETTINGS), bottom_of=bottoms)
+    expected = predictions(module, data, tmp_path)
+    with one_registry():
+        folders = export_model(module, tmp_path / "out")
+    for batch_size in (1, 7):
+        told.clear()
+        found = score(folders, paths(folder), leave_out=["ill"], batch_size=batch_size)
+        assert_close(found, expected, CLOSE[Engine.ONNX])
+        (note,) = [line for line in told if line.startswith("text ")]
+        assert note.endswith(f"{N // 5} of {N} texts are cut to {LENGTH} words")
+    asked = np.array([3, 59, 0, 999])
+    for half, name in zip(folders, NAMES, strict=False):
+        manifest = Manifest.read(half)
+        read = read_party(manifest, paths(folder)[name], "id", CSV, ["ill"])
+        embeddings = open_program(half, manifest, Engine.ONNX).run([read.features(np.arange(N))])
+        values, known, refused = ServedParty(half, Records(paths(folder)[name], leave_out=["ill"])).embed(asked)
+        assert (known.tolist(), refused.any()) == ([True, True, True, False], False)
+        np.testing.assert_allclose(values[:3], embeddings[asked[:3]], rtol=1e-5, atol=1e-6)
 
 
 def test_a_seat_has_the_features_of_the_simulation(folder, whole, tmp_path):
