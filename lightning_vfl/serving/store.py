@@ -177,6 +177,8 @@ class _Stored(Source):
         manifest: of the party's half.
         states: of the encoders of the half.
 
+    What is unlike the training records in the first 4,096 records is printed, as of a file.
+
     Raises:
         ConfigurationError: for ids as ``check_ids``, ids with blanks around them, and columns that are missing or of
             another kind, in the first 4,096 records.
@@ -226,6 +228,7 @@ class _Stored(Source):
         start = sql.select(id_column, *selected).limit(BLOCK)
         data = self._data(database.rows(start))
         data.features(np.arange(len(data.index)))
+        data.new.tell()
 
     def all_ids(self) -> "NDArray[Any]":
         ids: NDArray[Any] = canonical_ids(self._raw_ids()).to_numpy()

@@ -21,6 +21,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from lightning_vfl.commands.light import answer
+from lightning_vfl.commands.alone import notes_on_records
 from lightning_vfl.datamodules.records.auto_steps import choose_steps
 from lightning_vfl.datamodules.records.step_chain import fit_chain
 from lightning_vfl.errors import ConfigurationError
@@ -207,6 +208,25 @@ def test_a_record_that_cannot_be_encoded_is_refused_and_no_other_one(case):
     assert np.flatnonzero(refused).tolist() == [5]
     assert (known == (np.arange(NUMBER) != 5)).all()
     np.testing.assert_array_equal(values[known], before[0][known])
+
+
+def test_what_is_unlike_the_training_records_is_told_as_of_a_file(case, capsys, told):
+    url = sqlite_url(case, ["UPDATE customers SET visits = 100000, age = NULL"])
+    table = pq.read_table(case.file)
+    for column, cell in (("visits", 100_000), ("age", None)):
+        cells = pa.array([cell] * NUMBER, table.schema.field(column).type)
+        table = table.set_column(table.schema.get_field_index(column), column, cells)
+    pq.write_table(table, case.file)
+    notes = []
+    for where in (None, url):
+        told.clear()
+        with notes_on_records():
+            case.party(where)
+        # where an earlier test has imported Lightning, its logger has the notes
+        notes.append("".join(f"{line}\n" for line in told) or capsys.readouterr().err)
+    assert f"lie outside those of the training records in: visits {NUMBER}\n" in notes[0]
+    assert f"are missing, more than in the training records, in: age {NUMBER} (" in notes[0]
+    assert notes[1] == notes[0]
 
 
 SECRET = "horse7staple"
