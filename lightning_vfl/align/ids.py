@@ -57,13 +57,38 @@ def normalised(text: str, steps: Collection[Step]) -> str:
     return text
 
 
-def messages_of(
-    columns: Sequence[Sequence[Sequence[str | None]]], steps: Collection[Step], party: str
-) -> list[tuple[bytes | None, ...]]:
+Columns = Sequence[Sequence[Sequence[str | None]]]
+"""Key -> its columns -> (n,) texts; None: missing. A key of several columns is one id."""
+
+
+def lacking_steps(tables: Sequence[Columns], steps: Collection[Step]) -> tuple[int, tuple[Step, ...]]:
+    """How many more ids would be in common with further steps, and the fewest of these; 0 and () if none would help.
+
+    Examples:
+        >>> lacking_steps([[[["050", "x"]]], [[["50", "X"]]]], [])
+        (2, (<Step.NFKC: 'nfkc'>, <Step.STRIP: 'strip'>, <Step.CASEFOLD: 'casefold'>, <Step.ZEROS: 'zeros'>))
+        >>> lacking_steps([[[["050", "x"]]], [[["50", "y"]]]], [])
+        (1, (<Step.ZEROS: 'zeros'>,))
+    """
+
+    def in_common(some: Collection[Step]) -> int:
+        found = 0
+        for keys in zip(*tables, strict=True):
+            ids = [{tuple(_same(text, some) for text in row) for row in zip(*key, strict=True)} for key in keys]
+            found += sum(all(row) for row in set.intersection(*ids))
+        return found
+
+    now = in_common(steps)
+    more = {tried: in_common({*steps, *tried}) - now for tried in (*((step,) for step in Step), tuple(Step))}
+    best = max(more, key=more.__getitem__)  # of equally good ones the first
+    return (more[best], best) if more[best] > 0 else (0, ())
+
+
+def messages_of(columns: Columns, steps: Collection[Step], party: str) -> list[tuple[bytes | None, ...]]:
     """The messages of every record, one for each key; None: the record does not have this key.
 
     Args:
-        columns: key -> its columns -> (n,) texts; None: missing. A key of several columns is one id.
+        columns: of the table.
         steps: see ``normalised``.
         party: for errors.
 

@@ -137,8 +137,11 @@ def _is_there(folder: Path, wanted: PointList) -> bool:
     return same and kept is not None and kept.points.shape == wanted.points.shape
 
 
-def match_lists(folder: Path, tell_parties: bool = True) -> tuple[dict[str, Rows], list[Path]]:
+def match_lists(folder: Path, tell_parties: bool = True) -> tuple[dict[str, Rows], dict[str, int], list[Path]]:
     """Compare the lists of all parties, and write for each party which of its places are which common row.
+
+    Returns:
+        What each party is told; the length of each party's list; the files for the parties.
 
     Args:
         folder: of the lists.
@@ -157,11 +160,12 @@ def match_lists(folder: Path, tell_parties: bool = True) -> tuple[dict[str, Rows
         )
     lists = [one for owner in owners if (one := read_list(folder, owner, COMPARER)) is not None]
     found = matched(lists)
+    places = {one.owner: len(one.points) for one in lists}
     if not tell_parties:
-        return found, []
+        return found, places, []
     if (line := empty(found)) is not None:
         raise ConfigurationError(line)
-    return found, [write_rows(folder, told) for told in found.values()]
+    return found, places, [write_rows(folder, told) for told in found.values()]
 
 
 def take_rows(folder: Path, party: str) -> tuple[Secret, dict[str, Any], Rows]:

@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 from lightning_vfl.align.files import write_whole
 from lightning_vfl.align.fuzzy import Links
 from lightning_vfl.align.group import check_installed
-from lightning_vfl.align.ids import USUAL, messages_of, steps_of
+from lightning_vfl.align.ids import USUAL, lacking_steps, messages_of, steps_of
 from lightning_vfl.align.matching import Rows
 from lightning_vfl.align.session import COMPARER, Reveal, Session
 from lightning_vfl.align.steps import digest_of, mask_list, match_lists, pass_lists, records_at, take_rows
@@ -193,8 +193,12 @@ def _match(given: Namespace) -> int:
         links, paths = match_fuzzy(folder, given.threshold, tell_parties=not given.count)
         _print_links(links)
     else:
-        found, paths = match_lists(folder, tell_parties=not given.count)
-        _print_size(found)
+        found, places, paths = match_lists(folder, tell_parties=not given.count)
+        if _print_size(found, places):
+            print(
+                "that is less than half of the shortest list; if the parties expect more, let them compare how they "
+                "write ids (0501 or 501, blanks, capital letters), and mask again in a new folder with --normalise"
+            )
     for path in paths:
         print(f"{path}: give it to {path.stem}")
     return 0
@@ -205,14 +209,27 @@ def _print_links(links: Links) -> None:
     print(f"{len(links.first):,} pairs of records, {below:,} of them with differences")
 
 
-def _print_size(found: dict[str, Rows]) -> None:
+def _print_size(found: Mapping[str, Rows], places: Mapping[str, int]) -> bool:
+    """Print how many records are in common, of how many; returns whether that is less than half of the shortest list.
+
+    Args:
+        found: what each party is told.
+        places: the length of each party's list.
+    """
     session = next(iter(found.values())).session
     if session.reveal is not Reveal.LABEL_PARTY:
-        print(f"{next(iter(found.values())).size:,} records in common of {', '.join(found)}")
-        return
-    for party, told in found.items():
-        if party != session.label_party:
-            print(f"{told.size:,} records in common of {party} and {session.label_party}")
+        compared = {", ".join(found): (next(iter(found.values())).size, [*found])}
+    else:
+        label = str(session.label_party)
+        compared = {
+            f"{party} and {label}": (told.size, [party, label]) for party, told in found.items() if party != label
+        }
+    few = False
+    for who, (size, parties) in compared.items():
+        lengths = [places[party] for party in parties]
+        print(f"{size:,} records in common of {who}; their lists have {' and '.join(f'{n:,}' for n in lengths)} places")
+        few |= 2 * size < min(lengths)
+    return few
 
 
 def _add_take(parser: ArgumentParser) -> None:
@@ -231,22 +248,25 @@ def _take(given: Namespace) -> int:
     check_out(out)
     folder = Path(given["in"])
     if is_fuzzy(folder, given.party):
-        size: int | None = take_fuzzy(folder, given.party, out, given.table, given.id_name, given.similarity)
+        taken: str | None = f"{take_fuzzy(folder, given.party, out, given.table, given.id_name, given.similarity):,}"
     elif given.similarity:
         raise ConfigurationError("exact ids have no similarity; leave out --similarity, or mask with --fuzzy")
     else:
-        size = _take_file(folder, given.party, out, given.table, given.id_name)
-    if size is not None:
-        print(f"{out}: {size:,} records; read by CSVTables")
+        taken = _take_file(folder, given.party, out, given.table, given.id_name)
+    if taken is not None:
+        print(f"{out}: {taken} records; read by CSVTables")
         print(f"{map_path(out)}: their ids, mode 0600; keep it on this host")
     return 0
 
 
-def _take_file(folder: Path, party: str, out: Path, moved: str | None, id_name: str) -> int | None:
-    """The number of records of the aligned table; None: the session reveals the size alone, and there is no table."""
+def _take_file(folder: Path, party: str, out: Path, moved: str | None, id_name: str) -> str | None:
+    """How many records the aligned table has, of how many; None: the session reveals the size alone."""
     secret, about, told = take_rows(folder, party)
     if told.session.reveal is Reveal.SIZE:
-        print(f"{told.size:,} records in common; --reveal size tells nothing else, so no table is written")
+        print(
+            f"{told.size:,} of {secret.records:,} records in common; --reveal size tells nothing else, so no table is "
+            "written"
+        )
         return None
     try:
         file = TableFile.of(about, party, moved)
@@ -263,7 +283,7 @@ def _take_file(folder: Path, party: str, out: Path, moved: str | None, id_name: 
     records, rows = records_at(secret, told)
     table, ids = file.aligned(records, rows, keys, id_name, as_text=out.suffix == ".csv")
     write_aligned(table, ids, out)
-    return len(table)
+    return f"{len(table):,} of {secret.records:,}"
 
 
 def _add_local(parser: ArgumentParser) -> None:
@@ -291,8 +311,14 @@ def _local(given: Namespace) -> int:
         for _ in range(len(tables) - 1):
             for party in tables:
                 pass_lists(work, party, _bar)
-        found, _ = match_lists(work)
-        _print_size(found)
+        found, places, _ = match_lists(work, tell_parties=False)
+        if _print_size(found, places):
+            tables_of_ids = [file.texts(file.keys()) for file in files.values()]
+            now = next(iter(found.values())).session.normalise
+            more, steps = lacking_steps(tables_of_ids, now)
+            if more:
+                print(f"{more:,} more ids would be in common with --normalise {' '.join((*now, *steps))}")
+        match_lists(work)
         for party in tables:
             target = out / f"{party}.{given.format}"
             if _take_file(work, party, target, None, given.id_name) is not None:

@@ -274,9 +274,9 @@ TABLES = {
     "a missing column": (lambda t: t["bank"].pop("city"), {}, r"'bank' is without city, .* which has income, city"),
     "a further column": (lambda t: t["shop"].insert(1, "y", 1), {}, r"'shop' has columns y, .* --leave_out y"),
     "a number that is infinite": (
-        lambda t: t["shop"].insert(1, "visits", np.inf), {}, r"96 values of column 'visits' of party 'shop' are infinite",
+        lambda t: t["shop"].insert(1, "visits", np.inf), {}, r"96 values of column 'visits' .* are infinite",
     ),
-    "text among numbers": (lambda t: t["shop"].insert(1, "visits", "a"), {}, r"96 values of column 'visits' of party 'shop' are not n"),
+    "text among numbers": (lambda t: t["shop"].insert(1, "visits", "a"), {}, r"96 values .* are not numbers"),
     "no common record": (lambda t: t["shop"].insert(0, "id", t["shop"].pop("id") + "x"), {}, r"have no id in common"),
     "ids of two kinds": (
         lambda t: t["shop"].insert(0, "id", range(len(t["shop"].pop("id")))), {},

@@ -76,7 +76,7 @@ def test_hosts_that_are_given_the_files_alone_that_are_for_them(tmp_path):
             pass_lists(hosts[party], party, no_bar)
     carry()
     assert len([*hosts[COMPARER].iterdir()]) == 3
-    _, told = match_lists(hosts[COMPARER])
+    _, _, told = match_lists(hosts[COMPARER])
     for path in told:
         shutil.copy(path, hosts[path.stem])
     taken = {party: ids(hosts[party], party) for party in TABLES}
@@ -177,7 +177,7 @@ def test_padded_lists_have_the_length_that_is_asked_for(tmp_path):
 
 def test_counts_are_told_before_anything_is_written(whole):
     before = content(whole)
-    found, paths = match_lists(whole, tell_parties=False)
+    found, _, paths = match_lists(whole, tell_parties=False)
     assert ({told.size for told in found.values()}, paths, content(whole)) == ({2}, [], before)
 
 

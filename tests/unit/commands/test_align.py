@@ -120,6 +120,37 @@ def test_zeros_in_front_are_dropped_only_if_asked(capsys):
         assert f"{number} records in common" in capsys.readouterr().out
 
 
+FORMS = {  # how the shop writes nine ids of the bank such as 05x, and what is told; a tenth is written alike
+    "zeros": (lambda i: f"5{i}x"[:2], "9 more ids would be in common with --normalise zeros"),
+    "case": (lambda i: f"05{i}X", "9 more ids would be in common with --normalise casefold"),
+    "blanks": (lambda i: f"05{i}x\u00a0", "9 more ids would be in common with --normalise strip"),
+    "others": (lambda i: f"06{i}x", ""),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_how_many_records_are_in_common_and_what_would_make_more_of_them_alike(form, capsys):
+    write, said = FORMS[form]
+    ids = [f"05{i}" if form == "zeros" else f"05{i}x" for i in range(9)]
+    pd.DataFrame({"id": [*ids, "c"], "x": 1}).to_csv("bank.csv", index=False)
+    pd.DataFrame({"id": [*map(write, range(9)), "c", "d", "e"], "x": 1}).to_parquet("shop.parquet")
+    align("local", "--tables", "bank=bank.csv", "shop=shop.parquet")
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "1 records in common of bank, shop; their lists have 10 and 12 places"
+    assert [line for line in others if "would be" in line] == ([said] if said else [])
+    if said:
+        align("local", "--tables", "bank=bank.csv", "shop=shop.parquet", *said.split(" with ")[1].split())
+        assert capsys.readouterr().out.splitlines()[0].startswith("10 records in common")
+    for party, table in (("bank", "bank.csv"), ("shop", "shop.parquet")):
+        align("mask", "--party", party, "--parties", "bank,shop", "--table", table, "--out", "o")
+    for party in PARTIES:
+        align("pass", "--party", party, "--in", "o")
+    align("match", "--in", "o")
+    assert "less than half of the shortest list; if the parties expect more" in capsys.readouterr().out
+    align("take", "--party", "shop", "--in", "o", "--out", "shop.csv")
+    assert "shop.csv: 1 of 12 records; read by CSVTables" in capsys.readouterr().out
+
+
 def test_whole_numbers_of_parquet_are_those_of_csv(capsys):
     table = pd.DataFrame({"id": pd.array([4, 5, 2**63 + 9], dtype="uint64"), "x": 1})
     table.to_parquet("bank.parquet")
@@ -142,7 +173,10 @@ def test_the_label_party_keeps_all_records_for_overlap_keep(capsys):
 def test_the_size_alone_writes_no_table(folder, capsys):
     run_all("--reveal", "size", "--pad-to", 40)
     align("take", "--party", "bank", "--in", "o", "--out", "bank.parquet")
-    assert "12 records in common; --reveal size tells nothing else, so no table is written" in capsys.readouterr().out
+    assert (
+        "12 of 16 records in common; --reveal size tells nothing else, so no table is written"
+        in capsys.readouterr().out
+    )
     assert not (folder / "bank.parquet").exists()
 
 

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from onnx import TensorProto, helper
 
-from lightning_vfl.commands.light import answer
 from lightning_vfl.commands.alone import notes_on_records
+from lightning_vfl.commands.light import answer
 from lightning_vfl.datamodules.records.auto_steps import choose_steps
 from lightning_vfl.datamodules.records.step_chain import fit_chain
 from lightning_vfl.errors import ConfigurationError
