@@ -5,13 +5,17 @@ The processes are threads of this one, whose requests go to the server's desk wi
 
 import re
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from threading import RLock
 from time import sleep
 from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch.trainer.connectors import data_connector
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Concat, MaskedSum, Mean
@@ -63,6 +67,24 @@ def points(record, name):
     return record.state_dict()["points"][name]
 
 
+@contextmanager
+def loaders_in_turn() -> Iterator[None]:
+    """Let the trainers of several threads make their loaders one after the other.
+
+    Lightning changes torch's class of loaders for the moment in which one is made; two threads at once undo it twice.
+    """
+    lock, change = RLock(), data_connector._replace_dunder_methods
+
+    @contextmanager
+    def alone(*what):
+        with lock, change(*what):
+            yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_connector, "_replace_dunder_methods", alone)
+        yield
+
+
 class InMemory:
     """The processes of a federation, with seeded weights.
 
@@ -108,18 +130,20 @@ class InMemory:
             self.trainers[seat] = trainer(folder / str(seat), callbacks=[self.points[seat]])
 
     def run(self, method, seats=(None, 0, 1, 2)):
-        """What a method of all trainers gives, by seat; an error of a process is given as it is."""
+        """What a method of all trainers gives, by seat; an error of a process is given as it is, and it hangs up."""
 
         def role(seat):
             try:
                 return getattr(self.trainers[seat], method)(self.models[seat], datamodule=self.data[seat])
             except Exception as error:
+                if seat is not None and self.hub.present(seat):
+                    self.desks[seat].close()
                 return error
             finally:
                 if seat is None:
                     self.hub.end({"outcome": "over", "why": "the server has ended"})
 
-        with ThreadPoolExecutor(PARTIES + 1) as pool:
+        with loaders_in_turn(), ThreadPoolExecutor(PARTIES + 1) as pool:
             waiting = {seat: pool.submit(role, seat) for seat in seats}
             found = {seat: one.result(LATE) for seat, one in waiting.items()}
         self.hub._over = None
