@@ -28,6 +28,7 @@ def test_settings_are_those_of_the_parser_of_all_commands(name):
 STOPPED = """
 import importlib.abc, os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
 number, place, sent = getattr(signal, sys.argv[1]), sys.argv[2], []
 
 def send(*_):
