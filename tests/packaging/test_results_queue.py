@@ -19,9 +19,9 @@ run_queue = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(run_queue)
 
 COUNTER = """
-import sys, time
+import os, sys, time
 with open(sys.argv[1], "w") as file:
-    for _ in range(int(sys.argv[2])):
+    while not os.path.exists(sys.argv[2]):
         file.write("x")
         file.flush()
         time.sleep(0.01)
@@ -39,9 +39,16 @@ def length(path):
     return path.stat().st_size if path.exists() else 0
 
 
-def queue_that_counts(counted, pause, number):
-    """A process in which the queue runs a command that writes so many letters, one every 10 ms."""
-    command = f"[sys.executable, '-c', {COUNTER!r}, {str(counted)!r}, '{number}']"
+def stands_still(path):
+    """Whether a file has not grown for a while."""
+    before = length(path)
+    time.sleep(0.2)
+    return length(path) == before
+
+
+def queue_that_counts(counted, pause, end):
+    """A process in which the queue runs a command that writes a letter every 10 ms until the file ``end`` exists."""
+    command = f"[sys.executable, '-c', {COUNTER!r}, {str(counted)!r}, {str(end)!r}]"
     driver = (
         f"import os, signal, sys; from pathlib import Path; sys.path.append({str(RESULTS)!r}); import run_queue\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a suite in the background ignores it
@@ -52,32 +59,29 @@ def queue_that_counts(counted, pause, number):
 
 
 def test_a_command_stands_still_while_the_file_exists_and_then_goes_on(tmp_path):
-    counted, pause = tmp_path / "counted", tmp_path / "pause"
-    with queue_that_counts(counted, pause, 100) as queue:
+    counted, pause, end = tmp_path / "counted", tmp_path / "pause", tmp_path / "end"
+    with queue_that_counts(counted, pause, end) as queue:
         waited_for(lambda: length(counted) > 5)
         pause.touch()
-        time.sleep(0.2)
+        waited_for(lambda: stands_still(counted))
         before = length(counted)
-        time.sleep(0.2)
-        assert length(counted) == before < 100
         pause.unlink()
+        waited_for(lambda: length(counted) > before + 5)
+        end.touch()
         assert queue.wait(20) == 0
-    assert length(counted) == 100
 
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_an_interrupted_queue_ends_its_study_also_while_it_stands_still(paused, tmp_path):
     counted, pause = tmp_path / "counted", tmp_path / "pause"
-    with queue_that_counts(counted, pause, 3000) as queue:
+    with queue_that_counts(counted, pause, tmp_path / "never") as queue:
         waited_for(lambda: length(counted) > 5)
         if paused:
             pause.touch()
-            time.sleep(0.2)
+            waited_for(lambda: stands_still(counted))
         queue.send_signal(signal.SIGINT)
         queue.wait(20)
-    ended = length(counted)
-    time.sleep(0.1)
-    assert length(counted) == ended < 3000
+    assert stands_still(counted)
 
 
 def test_a_study_has_one_thread_and_the_lowest_priority_and_its_time_is_kept(tmp_path):
