@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, NoOwnTable
@@ -101,6 +100,8 @@ class SeatedBlocks(SeatedStore):
 
     def _ids_of_file(self) -> "NDArray[np.generic]":
         """(N,) the ids in the order of the file, which are checked."""
+        import pandas as pd  # 0.5 s, where it is used
+
         data = self._data
         name = self._table
         if name is None:
