@@ -57,6 +57,16 @@ def refuse_other_kind(setting: str, given: object, kind: type, example: str) -> 
         raise ConfigurationError(f"{setting} must be {article} {kind.__name__}, such as {example}; got {given!r}")
 
 
+def on_one_line(text: object) -> str:
+    r"""The text of an error, for example, without line breaks.
+
+    Examples:
+        >>> on_one_line(ValueError("too large\nsee the manual"))
+        'too large see the manual'
+    """
+    return " ".join(str(text).split())
+
+
 def reason(error: BaseException) -> str:
     r"""The first line of an error's text; the name of its class, if it has no text.
 
@@ -96,5 +106,5 @@ def printable(value: object, most: int = 500) -> str:
         >>> printable("bank\x1b[2J\nis fine"), printable(["a\n"], 4)
         ('bank?[2J is fine', "['a\\")
     """
-    shown = " ".join(value.split()) if isinstance(value, str) else repr(value)
+    shown = on_one_line(value) if isinstance(value, str) else repr(value)
     return "".join(letter if letter.isprintable() else "?" for letter in shown[:most])

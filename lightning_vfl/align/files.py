@@ -19,7 +19,7 @@ from lightning_vfl.align.group import SIZE
 from lightning_vfl.align.matching import Rows
 from lightning_vfl.align.ring import PointList, Secret, Used
 from lightning_vfl.align.session import COMPARER, Session
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 from lightning_vfl.whole_files import cannot_be_written, whole_file
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def _well_formed(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        why = f"no '{error.args[0]}'" if isinstance(error, KeyError) else " ".join(str(error).split())
+        why = f"no '{error.args[0]}'" if isinstance(error, KeyError) else on_one_line(error)
         raise ConfigurationError(f"{path} cannot be used: {why}; ask for the file again") from None
 
 

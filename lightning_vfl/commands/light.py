@@ -10,7 +10,7 @@ from lightning_vfl import __version__
 from lightning_vfl.commands.short_help import short_help
 from lightning_vfl.commands.table import COMMANDS, no_command, unknown_command
 from lightning_vfl.commands.usage import UsageError
-from lightning_vfl.errors import ConfigurationError, nearest
+from lightning_vfl.errors import ConfigurationError, nearest, on_one_line
 
 if TYPE_CHECKING:
     from lightning_vfl.commands.alone import AloneCommand
@@ -54,7 +54,7 @@ def answer(arguments: Sequence[str]) -> int | None:
             case _:
                 return None
     except ConfigurationError as error:
-        print(f"lightning-vfl: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"lightning-vfl: error: {on_one_line(error)}", file=sys.stderr)
         alone = first in COMMANDS and COMMANDS[first].alone
         return 1 if alone and not isinstance(error, UsageError) else 2
     return 0

@@ -10,7 +10,7 @@ from lightning_vfl.commands.endings import reader_has_ended
 from lightning_vfl.commands.own_code import own_mistake, place_of, said
 from lightning_vfl.commands.parse_errors import cause_of, logger_failed, missing_package
 from lightning_vfl.commands.usage import UsageError
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 
 
 class CommandFailed(RuntimeError):
@@ -66,8 +66,3 @@ def _configuration_error(error: BaseException | None) -> ConfigurationError | No
     while error is not None and not isinstance(error, ConfigurationError):
         error = error.__cause__ or error.__context__
     return error
-
-
-def on_one_line(error: Exception | str) -> str:
-    """The text of an error without line breaks."""
-    return " ".join(str(error).split())

@@ -16,6 +16,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 from lightning_vfl.commands.printed_paths import short
+from lightning_vfl.errors import on_one_line
 
 
 class _Watch(MetaPathFinder):
@@ -81,7 +82,7 @@ def failed_import(message: str, tried: dict[str, None]) -> str | None:
 
 def said(error: BaseException) -> str:
     """The text of an exception on one line, without the place, which ``place_of`` tells."""
-    text = str(error.msg) if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    text = str(error.msg) if isinstance(error, SyntaxError) else on_one_line(error)
     return text or "no reason is given"
 
 

@@ -13,7 +13,7 @@ from lightning_vfl.commands.known_classes import NO_PLACE, own_classes, settings
 from lightning_vfl.commands.own_code import abstract_class
 from lightning_vfl.commands.recipes import ALIASES, class_at
 from lightning_vfl.commands.table import COMMANDS, no_command, unknown_command
-from lightning_vfl.errors import nearest
+from lightning_vfl.errors import nearest, on_one_line
 
 _PARTS = ("data", "model", "trainer", "optimizer", "lr_scheduler", "seed_everything", "ckpt_path")  # of a recipe
 _RECIPES = {"data": "--config data/digits", "model": "--config protocol/mean"}
@@ -89,7 +89,7 @@ def missing_package(error: Exception) -> str | None:
 
 def logger_failed(error: Exception) -> str | None:
     """The line for a logger that needs an account or a server; None: the error is not of a logger."""
-    text = " ".join(str(error).split())
+    text = on_one_line(error)
     if type(error).__module__.partition(".")[0] == "wandb" and "API key" in text:
         return "W&B has no API key; run wandb login, or add --trainer.logger.offline true"
     if "Comet.ml requires an API key" in text:
@@ -104,7 +104,7 @@ def logger_failed(error: Exception) -> str | None:
 
 def cause_of(error: Exception) -> str:
     """The cause of an error in building what a recipe names, on one line."""
-    text = " ".join(str(error).split())
+    text = on_one_line(error)
     inner = re.search(r".*Problem with given class_path '[^']+': (.+?)(?: - Expected a | Given value type: |$)", text)
     return inner[1] if inner else text
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from lightning_vfl.commands import program
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.commands.printed_paths import print_files, short
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 from lightning_vfl.study import table as tables
 from lightning_vfl.study.figures import out_of_sight
 from lightning_vfl.study.grid import Run, grid
@@ -205,7 +205,7 @@ def _means(said: Namespace) -> Means:
     try:
         _try(means)
     except (ValueError, TypeError, ImportError, OSError) as error:
-        reason = " ".join(str(error).split())
+        reason = on_one_line(error)
         if isinstance(error, ModuleNotFoundError):
             reason += f"; install it: pip install 'lightning-vfl[{said.backend}]'"
         raise ConfigurationError(f"--backend {said.backend}: {reason}; leave it out for processes here") from None

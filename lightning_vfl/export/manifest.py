@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 
 FORMAT = 1
 FILE = "manifest.json"
@@ -293,7 +293,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _unreadable(path: Path, error: Exception) -> ConfigurationError:
-    reason = " ".join(str(error).split())
+    reason = on_one_line(error)
     return ConfigurationError(
         f"{path} is not the manifest of an exported model ({type(error).__name__}: {reason}); export the model again"
     )

@@ -19,7 +19,7 @@ from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, lis
 from lightning_vfl.datamodules.records.step_chain import Chain
 from lightning_vfl.datamodules.records.table_files import TableSource
 from lightning_vfl.datamodules.records.work_folders import WorkFolder
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 from lightning_vfl.export.manifest import Manifest, PartyHalf
 from lightning_vfl.limits import refuse_growth
 
@@ -265,7 +265,7 @@ def _read_array(manifest: Manifest, path: Path, id_name: str) -> Array:
     except ConfigurationError:
         raise
     except Exception as error:  # the errors of numpy and zipfile for damaged files have no common class
-        reason = " ".join(str(error).split())
+        reason = on_one_line(error)
         raise ConfigurationError(
             f"{path} of party '{party}' cannot be read ({type(error).__name__}: {reason}); give an .npz file with "
             f"arrays features and {id_name}, or an .npy file"

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
-import yaml
-
 from lightning_vfl.align.ids import Step, steps_of
 from lightning_vfl.checks import one_of, within
-from lightning_vfl.configs import refuse_repeated_keys
+from lightning_vfl.configs import read_yaml
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.federation.agreed import Agreed, Limits
 from lightning_vfl.federation.identity import Certificate, check_name, same_certificate
@@ -296,7 +294,7 @@ Reader = Callable[[Any, str, Path], Any]
 def _from_file(path: str | Path, kind: type[T], readers: Mapping[str, Reader], needed: Collection[str]) -> T:
     """What a YAML file says, with the file in front of every error."""
     path = Path(path)
-    said = _yaml(path)
+    said = read_yaml(path)
     try:
         return _part(kind, readers, needed)(said, "", path.parent)  # type: ignore[no-any-return]
     except ConfigurationError as error:
@@ -429,18 +427,6 @@ def _proxy(said: Any, where: str, _: Path) -> str | None:
             f"http://proxy.example.org:3128; got {proxy!r}"
         )
     return proxy
-
-
-def _yaml(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-        refuse_repeated_keys(text)
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path}: {' '.join(str(error).split())}; correct the YAML") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(f"{path} cannot be read ({reason}); give a YAML file") from None
 
 
 _PARTY: Mapping[str, Reader] = {"name": _name, "certificate": _certificate}

@@ -10,7 +10,7 @@ from time import monotonic, sleep
 
 import yaml
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 from lightning_vfl.federation.charter import Charter, Weights
 from lightning_vfl.federation.identity import make_identity, paths
 from lightning_vfl.orphans import end_with_parent
@@ -76,7 +76,7 @@ def start(role: Callable[[], None], log: Path | None) -> int:
         role()
         status = 0
     except ConfigurationError as error:
-        print(f"lightning-vfl: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"lightning-vfl: error: {on_one_line(error)}", file=sys.stderr)
     except KeyboardInterrupt:
         status = 130
     except SystemExit as ended:  # the command has said why

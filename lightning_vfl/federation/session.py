@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_vfl.crypto import verified
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 from lightning_vfl.federation.alignment import RollCall, align
 from lightning_vfl.federation.at_party import AtParty, join
 from lightning_vfl.federation.at_server import AtServer
@@ -114,7 +114,7 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
             _part(hub, f"{charter.federation} is over", run.way.last_words)
     except BaseException as error:
         why = f"the server has ended: {error}" if str(error) else f"the server has ended ({type(error).__name__})"
-        _part(hub, " ".join(why.split())[:500], run.way.last_words, _LATE if reception.waits_for_others else 0.0)
+        _part(hub, on_one_line(why)[:500], run.way.last_words, _LATE if reception.waits_for_others else 0.0)
         raise
     finally:
         port.close()

@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 from lightning_vfl.protocols.build import SHAPES, take_untaken
 from lightning_vfl.protocols.checks import (
     OtherParts,
@@ -317,7 +317,7 @@ class SafelyLoaded(LightningModule):
                 raise OtherParts(error.what, way_out(error.part, error.there, kept, kwargs)) from None
             except ArgumentError as error:  # of jsonargparse, which builds the parts
                 raise ConfigurationError(
-                    f"{cls.__name__} cannot be built from the checkpoint: {' '.join(str(error).split())}; make the "
+                    f"{cls.__name__} cannot be built from the checkpoint: {on_one_line(error)}; make the "
                     "module yourself, and load its weights with load_state_dict or the trainer's ckpt_path"
                 ) from error
         if kwargs.get("seed") is not None:  # the seed of the checkpoint is that of a resumed fit

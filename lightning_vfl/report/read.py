@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 
 RECORDS = {"fit": "record-fit.json", "test": "record-test.json"}
 
@@ -52,6 +52,6 @@ def read_run(folder: Path) -> RunFiles:
         try:
             records[stage] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{path} cannot be read ({' '.join(str(error).split())}); run it again") from None
+            raise ConfigurationError(f"{path} cannot be read ({on_one_line(error)}); run it again") from None
     recipe = folder / "config.yaml"
     return RunFiles(folder, recipe.read_text(encoding="utf-8") if recipe.is_file() else "", records)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.checks import positive
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, on_one_line
 from lightning_vfl.limits import refuse_large_table
 from lightning_vfl.simulation.faults import LEAST, FaultModel, RoundOutcome
 from lightning_vfl.trained.predictions import write_table
@@ -188,7 +188,7 @@ def _read(path: Path) -> "pd.DataFrame":
     except ConfigurationError:
         raise
     except (ValueError, OSError) as error:
-        said = " ".join(str(error).split())
+        said = on_one_line(error)
         raise ConfigurationError(f"{path.name} cannot be read ({said}); correct it, or record a new trace") from error
 
 

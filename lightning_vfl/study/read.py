@@ -8,10 +8,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from jsonargparse import ArgumentParser
 
-from lightning_vfl.configs import find_recipe, refuse_repeated_keys
+from lightning_vfl.configs import find_recipe, read_yaml
 from lightning_vfl.errors import ConfigurationError, nearest
 from lightning_vfl.study.spec import FALLING, Entry, Look, Range, Search, Settings, Study, Target, refusal
 
@@ -33,14 +32,7 @@ def read_study(path: Path) -> Study:
     Raises:
         ConfigurationError: for a file that is not as ``docs/studies.md`` describes it; the message has the wrong key.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        refuse_repeated_keys(text)
-        said = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path}: {' '.join(str(error).split())}; correct the YAML") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read ({error}); give the YAML file of a study") from None
+    said = read_yaml(path, "the YAML file of a study")
     try:
         return _study(said, path.stem)
     except ConfigurationError as error:

@@ -18,6 +18,7 @@ import torch
 from lightning.pytorch import Callback
 
 from lightning_vfl.callbacks import RunHistory
+from lightning_vfl.errors import on_one_line
 from lightning_vfl.study.grid import MACHINE, Run
 from lightning_vfl.study.table import write_result
 from lightning_vfl.whole_files import whole_path
@@ -94,7 +95,7 @@ def _reason(error: BaseException, log: Path) -> str:
     if isinstance(error, SystemExit):
         said = re.findall(r"^lightning-vfl: error: (.*)$", log.read_text(encoding="utf-8", errors="replace"), re.M)
         return said[-1] if said else f"ended by sys.exit({error.code!r})"
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {on_one_line(error)}"
 
 
 @contextmanager

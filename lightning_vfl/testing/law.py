@@ -8,6 +8,8 @@ from typing import Any, ParamSpec
 import torch
 from torch import Tensor
 
+from lightning_vfl.errors import on_one_line
+
 P = ParamSpec("P")
 
 
@@ -91,7 +93,7 @@ def _compare(got: Tensor, expected: Tensor, relative: float, absolute: float, wh
     try:
         torch.testing.assert_close(got, expected, rtol=relative, atol=absolute)
     except AssertionError as error:
-        raise LawBroken(f"{what}: {' '.join(str(error).split())}") from None
+        raise LawBroken(f"{what}: {on_one_line(error)}") from None
 
 
 def same(a: Any, b: Any) -> bool:
