@@ -106,7 +106,7 @@ def filled_in(stand_in: StandIn, message: Message, view: ServerView) -> Message:
     if not isinstance(filled, Message) or len(filled.senders) != len(filled.pieces):
         raise ConfigurationError(f"{who} must return a Message with a piece for each sender; got {filled!r}")
     dtypes = {piece.dtype for piece in message.pieces}
-    for party, piece in zip(filled.senders, filled.pieces, strict=True):
+    for party, piece in filled.by_sender.items():
         if party in message.senders:
             continue
         if piece.shape != (rows, view.widths[party]) or (dtypes and piece.dtype not in dtypes):
@@ -121,7 +121,7 @@ def filled_in(stand_in: StandIn, message: Message, view: ServerView) -> Message:
 def completed(stand_in: StandIn, arrived: Message, h: Tensors, view: ServerView) -> Tensors:
     """The embeddings ``h`` of the parties that have arrived, replacements for others, and zeros where there is none."""
     filled = filled_in(stand_in, arrived, view)
-    pieces = dict(zip(filled.senders, filled.pieces, strict=True))
+    pieces = filled.by_sender
     return tuple(pieces[party] if party in pieces else torch.zeros_like(own) for party, own in enumerate(h))
 
 
@@ -236,7 +236,7 @@ class _Remembered(StandIn):
         if len(message.senders) == len(view.widths):
             self.memory.write_all(ids, message.pieces)
         else:
-            for party, piece in zip(message.senders, message.pieces, strict=True):
+            for party, piece in message.by_sender.items():
                 self.memory.write(ids, party, piece)
         missing = _numbers(view.roll.filled)
         if not missing:

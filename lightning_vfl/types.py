@@ -244,6 +244,11 @@ def only_held(tables: Tensors, present: Tensor) -> Tensors:
     return tuple(torch.where(present[:, m, None], x, x.new_zeros(())) for m, x in enumerate(tables))
 
 
+def over_rows(numbers: Tensor, like: Tensor) -> Tensor:
+    """A number or flag for each row, (B,), in a shape that broadcasts over ``like`` (B, ...)."""
+    return numbers.view(-1, *(1,) * (like.dim() - 1))
+
+
 def mask_of(parties: Iterable[int], m: int) -> Tensor:
     """(M,) bool, True for these parties."""
     return _mask(frozenset(parties), m).clone()
@@ -286,6 +291,11 @@ class Roster:
     def parties(self) -> int:
         """M, the number of parties."""
         return sum(len(group) for group in self.groups)
+
+    @property
+    def everybody(self) -> Tensor:
+        """(M,) bool, all parties."""
+        return torch.ones(self.parties, dtype=torch.bool)
 
     @cached_property
     def shared(self) -> tuple[Parties, ...]:

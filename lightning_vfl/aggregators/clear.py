@@ -176,7 +176,7 @@ class PlainServer(ServerSide):
         check_message(message, EMBEDDINGS, "server", shapes, None, view.names, view.roll.included_parties)
         refuse_infinite(message)
         like = message.pieces[0] if message.pieces else view.rows.ids.new_zeros((), dtype=torch.get_default_dtype())
-        arrived = dict(zip(message.senders, message.pieces, strict=True))
+        arrived = message.by_sender
         h = tuple(arrived[m] if m in arrived else like.new_zeros(rows, width) for m, width in enumerate(view.widths))
         return self.aggregate(h, view.roll, view.present)
 

@@ -18,6 +18,7 @@ from lightning_vfl.federation.link import Link, RoundClosed
 from lightning_vfl.federation.turns import at_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.objectives import labels_of
+from lightning_vfl.protocols.checks import scales_losses
 from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.protocols.step import Step
@@ -73,11 +74,10 @@ class AtParty(Place):
         Raises:
             ConfigurationError: if this party would be summed with fewer parties than it allows.
         """
-        parties = module.roster.parties
         if self.injected:
-            called = torch.ones(parties, dtype=torch.bool) if planned is None else planned
+            called = module.roster.everybody if planned is None else planned
         elif self._is_called(at):
-            called = mask_of(self.link.standing.called, parties)
+            called = mask_of(self.link.standing.called, module.roster.parties)
         else:
             return None
         if int(called.sum()) < self.least_members:
@@ -207,8 +207,7 @@ class AtParty(Place):
         most = self.link.agreed.limits.value
         if [tuple(one.shape) for one in numbers] != [*shapes] or not all(one.is_floating_point() for one in numbers):
             raise ConfigurationError(f"{who} has sent no {what} of shapes {shapes}; check who runs {who}")
-        scaled = getattr(module.trainer.precision_plugin, "scaler", None) is not None
-        if not scaled and not all(bool((one.abs() <= most).all()) for one in numbers):
+        if not scales_losses(module.trainer) and not all(bool((one.abs() <= most).all()) for one in numbers):
             raise ConfigurationError(
                 f"{who} has sent {what} that are not finite or larger than {most:g}, which is limits.value of "
                 f"federation.yaml; lower the learning rate, or check who runs {who}"

@@ -25,7 +25,7 @@ from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.rounds.exchange import decoded
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows, mask_of
+from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows, mask_of, over_rows
 from lightning_vfl.wire import Aggregate, Leg, Message, ServerView
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class AtServer(Place):
         parties: Tensor = module.attendance.parties
         own = parties[:, party]
         unknown = values.new_full((), torch.nan)
-        values = torch.where(own.view(-1, *(1,) * (values.dim() - 1)), values, unknown)
+        values = torch.where(over_rows(own, values), values, unknown)
         return [values, (parties & own[:, None]).to(torch.uint8)]
 
     def evaluation_legs(self, module: Any, batch: VerticalBatch) -> Sequence[Leg]:
@@ -235,7 +235,7 @@ class AtServer(Place):
             output: Tensor = module.head(aggregate.value, columns)
             return output
         (message,) = uploads.messages
-        h = embeddings_of(module, len(batch.record_ids), dict(zip(message.senders, message.pieces, strict=True)))
+        h = embeddings_of(module, len(batch.record_ids), message.by_sender)
         output = module.output_of(h, uploads.roll, batch.present, columns)
         return output
 

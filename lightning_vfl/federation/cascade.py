@@ -124,8 +124,7 @@ class CascadeAtParty(AtParty):
     ) -> Tensor:
         """The gradient (B, D_m) of this party's embedding."""
         active = needed_event(batch, module).party
-        everybody = torch.ones(module.roster.parties, dtype=torch.bool)
-        view = module.party_view(batch, names, everybody, (self.party,))
+        view = module.party_view(batch, names, module.roster.everybody, (self.party,))
         bottoms = module.memory.replicas.of[active].bottoms
         bottoms.stream = module.bottoms.stream  # dropout of START is that of END
         with torch.no_grad():

@@ -14,10 +14,10 @@ from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.last_upload import SendsLastUpload, TakesLastUpload
 from lightning_vfl.federation.link import RoundClosed
 from lightning_vfl.federation.turns import at_of, numbers, plan_of
-from lightning_vfl.missing import Exclude, MissingPolicy, Skip
+from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.protocols.phases import in_parts
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, VerticalBatch
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class DecoupledAtServer(TakesLastUpload):
     _owner: bytes = b""  # the process of the owner, if it is a party, which has the encodings
 
     def policy(self, module: Any) -> MissingPolicy:
-        """The owner's records need all guests; everything else goes on without those that are away."""
+        """As for every last upload, unless the owner is lost."""
         self._refuse_other_owner(module)
-        return Skip() if module.stage == Stage.FIT and module.phase == "owner" else Exclude()
+        return super().policy(module)
 
     def step(self, module: "DecoupledVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Run the hosts' part of an iteration, or the owner's step."""

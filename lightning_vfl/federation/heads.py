@@ -71,7 +71,7 @@ class HeadsAtServer(AtServer):
 
     def joined_output(self, module: "HeadsVFL", batch: VerticalBatch, names: RoundNames, uploads: Uploads) -> Tensor:
         message = uploads.messages[-1]
-        came = dict(zip(message.senders, message.pieces, strict=True))
+        came = message.by_sender
         absent = torch.zeros_like(message.pieces[0])
         outputs = torch.stack([came.get(party, absent) for party in range(self.hub.parties)])
         here = mask_of(came, self.hub.parties)

@@ -14,10 +14,11 @@ from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import enclosed, message_of
 from lightning_vfl.federation.turns import happened, numbers, plan_of
+from lightning_vfl.missing import Exclude, MissingPolicy, Skip
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.phases import in_parts
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch, mask_of
+from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, mask_of
 from lightning_vfl.wire import Message
 
 Keep = Callable[[Tensor, tuple[Tensor, ...]], Message | None]
@@ -25,6 +26,10 @@ Keep = Callable[[Tensor, tuple[Tensor, ...]], Message | None]
 
 class TakesLastUpload(AtServer):
     """The server's part of protocols whose parties send the embeddings of all training records once."""
+
+    def policy(self, module: Any) -> MissingPolicy:
+        """The last upload needs all parties; everything else goes on without those that are away."""
+        return Skip() if module.stage == Stage.FIT and module.phase == "owner" else Exclude()
 
     def collect(self, module: Any, batch: VerticalBatch, names: RoundNames, at: At, keep: Keep) -> RoundPlan | None:
         """Collect the embeddings of all training records; None: a party was lost, and the round is given up.

@@ -1,24 +1,21 @@
 """One-shot training between processes: one round of messages, local training without any, and the last upload."""
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lightning_vfl.federation.at_party import nothing_learnt
-from lightning_vfl.federation.hub import Hub
 from lightning_vfl.federation.last_upload import SendsLastUpload, TakesLastUpload
-from lightning_vfl.federation.letters import Seals
-from lightning_vfl.federation.link import Link, RoundClosed
+from lightning_vfl.federation.link import RoundClosed
 from lightning_vfl.federation.rounds_at_party import RoundsAtParty
 from lightning_vfl.federation.rounds_at_server import RoundsAtServer
 from lightning_vfl.federation.turns import at_of
-from lightning_vfl.missing import Exclude, MissingPolicy, Skip
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.types import RoundNames, Stage, VerticalBatch
+from lightning_vfl.types import RoundNames, VerticalBatch
 
 if TYPE_CHECKING:
-    from lightning_vfl.federation.record import Record
     from lightning_vfl.protocols.one_shot import OneShotVFL
 
 
@@ -30,15 +27,13 @@ class OneShotAtServer(TakesLastUpload):
         on from its own checkpoint. The server waits for the last upload of all parties.
     """
 
-    def __init__(self, hub: Hub, injected: bool, reconnect: float = 600.0, record: "Record | None" = None) -> None:
-        super().__init__(hub, injected, reconnect, record)
-        self._rounds = RoundsAtServer(hub, injected, reconnect, record)
-        self._rounds.calls = self.calls
-        self._rounds.collector = self.collector
-
-    def policy(self, module: Any) -> MissingPolicy:
-        """The last upload needs all parties; everything else goes on without those that are away."""
-        return Skip() if module.stage == Stage.FIT and module.phase == "owner" else Exclude()
+    @cached_property
+    def _rounds(self) -> RoundsAtServer:
+        """The server's part of the exchange, which calls the same parties."""
+        rounds = RoundsAtServer(self.hub, self.injected, record=self.record)
+        rounds.calls = self.calls
+        rounds.collector = self.collector
+        return rounds
 
     def refuses(self, module: Any, rounds: int) -> str | None:
         fits = module.trainer.state.fn == TrainerFn.FITTING
@@ -72,18 +67,14 @@ class OneShotAtServer(TakesLastUpload):
 
 @final
 class OneShotAtParty(SendsLastUpload):
-    """One party's part of ``OneShotVFL``.
+    """One party's part of ``OneShotVFL``."""
 
-    Args:
-        link: the line to the server.
-        party: the number of the party.
-        seals: channels to the other parties.
-        injected: faults are played from the recipe; else the server says who is called.
-    """
-
-    def __init__(self, link: Link, party: int, seals: Seals, injected: bool) -> None:
-        super().__init__(link, party, seals, injected)
-        self._rounds = RoundsAtParty(link, party, seals, injected)
+    @cached_property
+    def _rounds(self) -> RoundsAtParty:
+        """This party's part of the exchange."""
+        rounds = RoundsAtParty(self.link, self.party, self.seals, self.injected)
+        rounds.least_members = self.least_members
+        return rounds
 
     def step(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Step:
         """Take part in the exchange, learn alone, or send the last upload."""
@@ -109,7 +100,6 @@ class OneShotAtParty(SendsLastUpload):
     def _exchange(self, module: "OneShotVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Keep the gradients of a round; nobody learns from it."""
         module.begin_exchange(batch)
-        self._rounds.least_members = self.least_members
         found = self._rounds.take_part(module, batch, names)
         if found is None:
             return Step(None)

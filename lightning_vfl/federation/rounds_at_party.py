@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
@@ -12,8 +13,8 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.answers import answered, differentiated
 from lightning_vfl.federation.at_party import AtParty, Evaluation
 from lightning_vfl.federation.hub import At, Key
-from lightning_vfl.federation.letters import Seals, enclosed, merged, message_of
-from lightning_vfl.federation.link import Link, RoundClosed, fields_of
+from lightning_vfl.federation.letters import enclosed, merged, message_of
+from lightning_vfl.federation.link import RoundClosed, fields_of
 from lightning_vfl.federation.sum_guard import SumGuard
 from lightning_vfl.federation.turns import CUT, at_of, numbers, plan_of, turns_of
 from lightning_vfl.networks.halved_top import GRADIENTS
@@ -61,18 +62,12 @@ class Played(NamedTuple):
 
 @final
 class RoundsAtParty(AtParty):
-    """One party's part of the rounds of ``SplitVFL``.
+    """One party's part of the rounds of ``SplitVFL``."""
 
-    Args:
-        link: the line to the server.
-        party: the number of the party.
-        seals: channels to the other parties.
-        injected: faults are played from the recipe; else the server says who is called.
-    """
-
-    def __init__(self, link: Link, party: int, seals: Seals, injected: bool) -> None:
-        super().__init__(link, party, seals, injected)
-        self.sum_guard = SumGuard(party)
+    @cached_property
+    def sum_guard(self) -> SumGuard:
+        """The party's memory of the sums of its records."""
+        return SumGuard(self.party)
 
     def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Take part in a round, and learn from its answer."""
@@ -284,9 +279,8 @@ class RoundsAtParty(AtParty):
             (settled,) = fields_of(self.ask(key, "propose", {"proposal": proposal}), "agreed")
             agreed = dict(settled)
             key = key._replace(turn=1)
-        everybody = torch.ones(roster.parties, dtype=torch.bool)
         rows = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
-        view = PartyView(names, roster, (self.party,), everybody, rows, agreed=agreed)
+        view = PartyView(names, roster, (self.party,), roster.everybody, rows, agreed=agreed)
         memory = setup.empty_memory(len(source), module.costs.basis_widths, view)
         offers = setup.offer(records, memory, view)
         while True:

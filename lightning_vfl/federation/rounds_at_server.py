@@ -5,7 +5,6 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, final
 
-import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
@@ -125,7 +124,7 @@ class RoundsAtServer(AtServer):
     ) -> tuple[Mapping[str, Any], Any]:
         """Settle the proposals, and relay what the parties share before the first round."""
         setup = needed(module.aggregator.setup)
-        everybody = torch.ones(self.hub.parties, dtype=torch.bool)
+        everybody = module.roster.everybody
         at = at_of(module, names, -1)
         turn = 0
         if not agreed:

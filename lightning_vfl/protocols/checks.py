@@ -94,13 +94,18 @@ def refuse_several_loaders(stage: str, batches: Any) -> None:
         )
 
 
+def scales_losses(trainer: Trainer) -> bool:
+    """Whether the precision of a training scales losses, and leaves out steps whose gradients are infinite."""
+    return getattr(trainer.precision_plugin, "scaler", None) is not None
+
+
 def refuse_scaler(trainer: Trainer, why: str) -> None:
     """Refuse a precision that scales losses.
 
     Raises:
         ConfigurationError: with the reason ``why``.
     """
-    if getattr(trainer.precision_plugin, "scaler", None) is not None:
+    if scales_losses(trainer):
         raise ConfigurationError(f"{why}; use precision bf16-mixed")
 
 

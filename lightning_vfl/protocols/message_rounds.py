@@ -141,7 +141,7 @@ class MessageRounds(SplitModel):
             return self._faultless[rows]
         plan = self.plan(
             self.costs.of_round(*rows),
-            torch.ones(self.roster.parties, dtype=torch.bool) if held is None else held,
+            self.roster.everybody if held is None else held,
             self.faults.at(2 * number, self.roster),
             self.faults.at(2 * number + 1, self.roster),
         )
@@ -505,8 +505,7 @@ class MessageRounds(SplitModel):
             weights: list[Tensor] = [network.weight.detach() for network in records.networks]
             agreed = setup.settle([setup.propose(records, m, weight, roster) for m, weight in enumerate(weights)])
         everybody = tuple(range(roster.parties))
-        called = Roll.everyone(roster.parties).called
-        view = PartyView(names, roster, everybody, called, Rows(nothing, 0, 0), agreed=agreed)
+        view = PartyView(names, roster, everybody, roster.everybody, Rows(nothing, 0, 0), agreed=agreed)
         name = type(self.aggregator).__name__
 
         def announce(records: int, size: int) -> None:
@@ -536,9 +535,8 @@ class MessageRounds(SplitModel):
         """Refuse hidden sums of one record over different parties."""
         if not self.wire.traits.subtractable or self.allow_embeddings_by_subtraction or self.replayed is not None:
             return
-        m = self.roster.parties
-        but_one = ~torch.eye(m, dtype=torch.bool)
-        if all(self.missing.plan(torch.ones(m, dtype=torch.bool), included) is None for included in but_one):
+        but_one = ~torch.eye(self.roster.parties, dtype=torch.bool)
+        if all(self.missing.plan(self.roster.everybody, included) is None for included in but_one):
             return  # a round without all parties is given up
         raise ConfigurationError(
             f"a party may be absent from some sums of {type(self.aggregator).__name__}, and the sums of a record with "
@@ -550,7 +548,7 @@ class MessageRounds(SplitModel):
         """Refuse a policy that does not work with this aggregator or with several processes."""
         policy = type(self.missing).__name__
         aggregator = type(self.aggregator).__name__
-        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
+        everybody = self.roster.everybody
         counted = self.missing.plan(everybody, ~everybody)
         if self.missing.stand_in is None and counted is not None and counted.any():
             raise ConfigurationError(
@@ -572,7 +570,7 @@ class MessageRounds(SplitModel):
         """Refuse a rule that calls too few parties; note who is never called."""
         self.check_faults()
         slow = self.faults.stragglers(self.roster)
-        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
+        everybody = self.roster.everybody
         called = self.waiting.calls(everybody, slow)
         if not self.wire.takes_part(called, called, self.roster).any():
             raise ConfigurationError(

@@ -428,6 +428,10 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         """Whether faults may happen in a round of this process: not in a federation, where they are real."""
         return self.place is None and self.replayed is None
 
+    def repeats_given_up(self, names: RoundNames) -> bool:
+        """Whether this training repeats that of a federation, which has given up this round."""
+        return self.replayed is not None and self.replayed.plan(names.round, 1).skipped
+
     def promised(self) -> dict[str, str]:
         """The parts that were given and that a training round must use, in words: by name, see ``used``."""
         if self.replayed is not None:

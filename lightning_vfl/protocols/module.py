@@ -32,6 +32,7 @@ from lightning_vfl.protocols.checks import (
     refuse_other_loss,
     refuse_other_records,
     refuse_several_loaders,
+    scales_losses,
     searches_rate,
 )
 from lightning_vfl.protocols.early_build import with_networks, with_party_rows
@@ -517,8 +518,7 @@ def refuse_nan_loss(loss: EpochLoss, trainer: Trainer) -> None:
     Raises:
         ConfigurationError: naming the epoch.
     """
-    scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
-    if torch.as_tensor(loss.total).isnan() and not (scaled or searches_rate(trainer)):
+    if torch.as_tensor(loss.total).isnan() and not (scales_losses(trainer) or searches_rate(trainer)):
         raise ConfigurationError(
             f"the training loss is NaN in epoch {loss.number}, and parameters that are NaN learn nothing more; use a "
             "lower learning rate, trainer.gradient_clip_val, or a loss that is finite for these labels"

@@ -218,7 +218,7 @@ class OneShotVFL(PhasedVFL):
 
     def _owner(self, batch: VerticalBatch, names: RoundNames) -> Step:
         if not self.books.own.collected:
-            if self.replayed is not None and self.replayed.plan(names.round, 1).skipped:
+            if self.repeats_given_up(names):
                 return Step(None)
             self._collect()
         return self.train_top(batch)

@@ -13,7 +13,7 @@ from torchmetrics import MeanMetric, Metric, MetricCollection
 from lightning_vfl.errors import ConfigurationError, refuse_other_kind
 from lightning_vfl.objectives import MultiClass, Objective, Regression, labels_of, not_narrower, predictions
 from lightning_vfl.protocols.checks import refuse_other_batches, searches_rate
-from lightning_vfl.types import Stage, VerticalBatch
+from lightning_vfl.types import Stage, VerticalBatch, over_rows
 
 SPLITS: Mapping[Stage, str] = {Stage.VALIDATION: "val", Stage.TEST: "test", Stage.PREDICT: "predict"}
 
@@ -239,7 +239,7 @@ def predictions_of(module: Any, batch: VerticalBatch, spread: Spread) -> Predict
         refuse_nan_output(output[answered], batch.record_ids[answered], module.trainer)
         values = predictions(module.objective, output)
     nothing = values.new_full((), torch.nan)
-    values = torch.where(answered.view(-1, *(1,) * (values.dim() - 1)), values, nothing)
+    values = torch.where(over_rows(answered, values), values, nothing)
     if module.scores_here:
         spread.add(values)
     return Predictions(batch.record_ids[: len(values)], values, parties)

@@ -33,7 +33,7 @@ from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
 from lightning_vfl.simulation.faults import FaultModel, Faults
 from lightning_vfl.streams import seed_of
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows, over_rows
 from lightning_vfl.waiting import WaitingRule
 
 
@@ -303,7 +303,7 @@ def plan_evaluation(
 ) -> RoundPlan:
     """The plan of an evaluation round: the forward half of a training round, at requests 2·round and 2·round + 1."""
     roster = module.roster
-    held = torch.ones(roster.parties, dtype=torch.bool)
+    held = roster.everybody
     if batch.present is not None and not module.wire.traits.everybody_called:
         held = batch.present.any(0).cpu()
     forward = faults.at(2 * names.round, roster)
@@ -352,5 +352,5 @@ def faulty_output(
         columns = module.aggregator.columns(module.embedding_widths, roll)
         output = module.output_of(h, roll, batch.present, columns)
     answered = module.answers(parties)
-    no_prediction = ~answered.view(-1, *(1,) * (output.dim() - 1))
+    no_prediction = ~over_rows(answered, output)
     return output.masked_fill(no_prediction, nan), Attendance(parties, answered)

@@ -116,7 +116,7 @@ def _exchanged(
 
 def from_senders(message: Message, senders: Tensor) -> Message:
     """The part of a message that comes from the ``senders``, (M,) bool."""
-    arrived = {s: piece for s, piece in zip(message.senders, message.pieces, strict=True) if senders[s]}
+    arrived = {s: piece for s, piece in message.by_sender.items() if senders[s]}
     alongside = None if message.alongside is None else from_senders(message.alongside, senders)
     return replace(message, senders=tuple(arrived), pieces=tuple(arrived.values()), alongside=alongside)
 

@@ -5,7 +5,6 @@ from math import floor
 from typing import ClassVar
 
 import numpy as np
-import torch
 
 from lightning_vfl.checks import within
 from lightning_vfl.simulation.draws import uniforms
@@ -64,6 +63,6 @@ class PartyDropout(FaultModel):
         passive = np.array([m for m in range(roster.parties) if m != roster.active], dtype=np.int64)
         away = max(1, floor(self.proportion * len(passive) + 0.5 + 1e-9))  # 0.29 · 50 is a little less than 14.5
         lots = uniforms(seed, number, roster.parties, "who")[passive]
-        there = torch.ones(roster.parties, dtype=torch.bool)
+        there = roster.everybody
         there[passive[np.argsort(lots, kind="stable")[:away]]] = False
         return replace(nothing, announced=there) if self.announced else replace(nothing, sends=there)

@@ -33,7 +33,7 @@ class _Away(FaultModel):
     """One party is away from the beginning, and everybody knows."""
 
     def sample(self, request: int, roster: Roster, seed: int) -> RoundOutcome:
-        there = torch.ones(roster.parties, dtype=torch.bool)
+        there = roster.everybody
         there[SILENT] = False
         return replace(RoundOutcome.nothing(roster), announced=there)
 

@@ -100,6 +100,11 @@ class Message:
     relayed: bool = False
     lasting: bool = False
 
+    @property
+    def by_sender(self) -> dict[int, Tensor]:
+        """The piece of each sender."""
+        return dict(zip(self.senders, self.pieces, strict=True))
+
 
 @dataclass(frozen=True)
 class PartyView:

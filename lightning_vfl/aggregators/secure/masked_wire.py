@@ -289,7 +289,7 @@ class MaskedServer(ServerSide):
         sums = segments(self.sums.layout, view.roster)
         check_uploads(messages, self.sums, sums, view)
         uploads = messages[0]
-        arrived = dict(zip(uploads.senders, uploads.pieces, strict=True))
+        arrived = uploads.by_sender
         counted = sums.counted(view.roll)
         totals = []
         for segment, members in enumerate(counted):

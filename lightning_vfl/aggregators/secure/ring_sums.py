@@ -112,7 +112,7 @@ class RingSums:
         if self.sharing is None:
             return
         parties = view.roster.parties
-        told = {m: piece.numpy().tobytes() for m, piece in zip(keys.senders, keys.pieces, strict=True)}
+        told = {m: piece.numpy().tobytes() for m, piece in keys.by_sender.items()}
         session = common(content[SIZE:] for content in told.values()) or b""
         if others := [m for m, content in told.items() if content[SIZE:] != session]:
             raise MalformedMessage(f"party {others[0]} names another order of the ring than most; send the keys again")

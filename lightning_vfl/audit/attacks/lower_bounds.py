@@ -16,7 +16,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import composed_epsilon, rounded_up
 from lightning_vfl.rounds.exchange import Exchange, Sides, open_round
 from lightning_vfl.streams import stream
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage, VerticalBatch
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage, VerticalBatch, over_rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 
 ROWS = 2**16  # trials of one round
@@ -205,7 +205,7 @@ class CanariesInTraining(Attack):
         signs = self._signs[ids.cpu()]
         rows = signs.nonzero().flatten()
         features = batch.features[self.party]
-        values = signs[rows].to(features).view(-1, *(1,) * (features.dim() - 1))
+        values = over_rows(signs[rows].to(features), features)
         features[rows.to(features.device)] = values.expand(-1, *features.shape[1:])
 
     def run(self, seen: Seen, known: Known) -> Guesses:

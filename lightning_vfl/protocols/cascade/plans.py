@@ -111,8 +111,8 @@ class EventPlanner:
         stretch = self._stretch[party]
         costs = traffic.costs
         roster = module.roster
-        nobody = torch.zeros(roster.parties, dtype=torch.bool)
-        held = ~nobody if held is None else held
+        nobody = ~roster.everybody
+        held = roster.everybody if held is None else held
         usable = partial(self._usable, party)
         collect = module.faults.at(2 * number, roster)
         deliver = module.faults.at(2 * number + 1, roster)
@@ -218,8 +218,7 @@ class EventPlanner:
         roster = self.module.roster
         if opening is None:
             return traffic.asking
-        everybody = torch.ones(roster.parties, dtype=torch.bool)
-        legs = opening.legs(rows, roster.joined_by(party), everybody, number, number - 1)
+        legs = opening.legs(rows, roster.joined_by(party), roster.everybody, number, number - 1)
         return self._seconds_of(legs if any(leg.kind == IDS for leg in legs) else (traffic.ids, *legs))
 
     def _seconds_of(self, legs: Sequence[Leg]) -> float:

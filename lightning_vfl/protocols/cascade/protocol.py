@@ -358,7 +358,7 @@ class CascadeVFL(VFLModule):
             return self._step_in_one_place(batch)
         party = event.party
         plan = self.begin(batch)
-        if self.replayed is not None and self.replayed.plan(names.round, 1).skipped:
+        if self.repeats_given_up(names):
             return self.give_up(event, names)
         self.enter(plan, event, len(batch.record_ids), names)
         if plan.there:

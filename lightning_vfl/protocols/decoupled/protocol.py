@@ -353,8 +353,7 @@ class DecoupledVFL(PhasedVFL):
     def step(self, batch: VerticalBatch, names: RoundNames) -> Step:
         """Run one iteration of the current phase."""
         if self.phase == "owner":
-            skipped = self.replayed is not None and self.replayed.plan(names.round, 1).skipped
-            if skipped:
+            if self.repeats_given_up(names):
                 return Step(None)
             if self._encodings is None:
                 self._collect()
@@ -502,8 +501,7 @@ class DecoupledVFL(PhasedVFL):
 
     def _tell_of_collection(self, tap: Tap, ids: Tensor, embeddings: Features, encodings: Tensor) -> None:
         """Let an audit hear the final embeddings of records ``ids`` (B,), and their encodings (B, H W_h)."""
-        everybody = torch.ones(self.roster.parties, dtype=torch.bool)
-        self._tell_of_embeddings("final embeddings", ids, embeddings, everybody)
+        self._tell_of_embeddings("final embeddings", ids, embeddings, self.roster.everybody)
         pieces = encodings.tensor_split(self.host_count, 1)
         tap.sent(Message("final encodings", "server", tuple(range(self.host_count)), pieces), ids)
         tap.joined(encodings, RoundNames(self.seed, Stage.FIT, self.counts.iterations), ids)

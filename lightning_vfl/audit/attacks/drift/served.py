@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.protocols.optimizer_groups import SERVER
+from lightning_vfl.types import over_rows
 
 TINY = 1e-20  # keeps the slope of a square root finite
 State = tuple[Tensor, ...]  # of the parties' optimiser, for one weight; empty before the first step
@@ -198,7 +199,7 @@ class Visits:
 
     def mean(self, values: Tensor) -> Tensor:
         """(n, ...) the mean over the visits to each record."""
-        return self.total(values) / self.count.view(-1, *(1,) * (values.dim() - 1))
+        return self.total(values) / over_rows(self.count, values)
 
     def components(self, d: int) -> tuple[Tensor, Tensor]:
         """(n, d) the first principal components of the mean uploads, with norm 1, and their sizes (d,).
