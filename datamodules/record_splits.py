@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.rebuildable import printed
 from lightning_vfl.streams import permutation, seed_of
 
 from .records.date_steps import DateParts
@@ -79,8 +80,7 @@ class RecordSplit(ABC):
         """
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({settings})"
+        return printed(self)
 
 
 class GivenSplit(RecordSplit):

@@ -9,14 +9,13 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import stream, uniform
 
-from ..records.records import SplitName
+from ..records.records import SPLITS, SplitName
+from .missing_party import check_splits
 from .over import PartitionerOver
 from .partition import Partitioner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_SPLITS: tuple[SplitName, ...] = ("train", "val", "test", "predict")
 
 
 class MissingAtRandom(PartitionerOver):
@@ -61,7 +60,7 @@ class MissingAtRandom(PartitionerOver):
         partitioner: Partitioner | None = None,
         p: float | None = None,
         beta: Sequence[float] | None = None,
-        splits: Sequence[SplitName] = _SPLITS,
+        splits: Sequence[SplitName] = SPLITS,
         by: Literal["record"] | int = "record",
         seed: int = 0,
     ) -> None:
@@ -71,8 +70,7 @@ class MissingAtRandom(PartitionerOver):
             raise ConfigurationError(f"p of MissingAtRandom must be from 0 to below 1; got {p}")
         if beta is not None and (len(beta) != 2 or not min(beta) > 0):
             raise ConfigurationError(f"beta of MissingAtRandom must be two numbers above 0; got {list(beta)}")
-        if not splits or not set(splits) <= set(_SPLITS):
-            raise ConfigurationError(f"splits must be one or more of {', '.join(_SPLITS)}; got {list(splits)}")
+        check_splits(splits, SPLITS)
         if by != "record" and (isinstance(by, bool) or not isinstance(by, int) or by < 1):
             raise ConfigurationError(f"by of MissingAtRandom must be 'record' or a number of records; got {by!r}")
         super().__init__(partitioner)

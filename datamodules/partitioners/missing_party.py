@@ -53,8 +53,7 @@ class MissingAtTest(PartitionerOver):
     ) -> None:
         if not parties or len(set(parties)) < len(parties):
             raise ConfigurationError(f"parties must name at least one missing party, each once; got {list(parties)}")
-        if not splits or not set(splits) <= set(_SPLITS):
-            raise ConfigurationError(f"splits must be one or more of {', '.join(_SPLITS)}; got {list(splits)}")
+        check_splits(splits, _SPLITS)
         super().__init__(partitioner)
         self.parties = tuple(int(party) for party in parties)
         self.splits = tuple(splits)
@@ -76,3 +75,13 @@ class MissingAtTest(PartitionerOver):
         held = np.ones((records, parties), dtype=np.bool_) if held is None else held.copy()
         held[:, list(self.parties)] = False
         return held
+
+
+def check_splits(given: Sequence[str], known: Sequence[str]) -> None:
+    """Accept names of splits, at least one.
+
+    Raises:
+        ConfigurationError: for any other name, and for none.
+    """
+    if not given or not {*given} <= {*known}:
+        raise ConfigurationError(f"splits must be one or more of {', '.join(known)}; got {list(given)}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 
-from .layout import Layout, Part
+from .layout import Layout, Part, positions_of
 from .records import Split
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def check_features(name: str, features: Tensor, split: Split, parts: Sequence[Pa
     if torch.isfinite(features.float().sum()) or (found := unusable(features.double().numpy())) is None:
         return
     row, column = np.argwhere(found.where)[0].tolist()
-    ends = torch.tensor([len(part.positions) for part in parts]).cumsum(0)
+    ends = torch.tensor([part.width for part in parts]).cumsum(0)
     party = int((ends <= column).sum())
-    position = int(torch.cat([torch.from_numpy(part.positions) for part in parts])[column])
+    position = int(positions_of(parts)[column])
     raise ConfigurationError(
         f"{int(found.where.sum())} feature values of the {name} records {found.what}, first of party {party}, "
         f"{layout.name_of(position)}, record {split.ids[row]}; {found.fix}"

@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_vfl.trained.fitted import Fitted
 
 from .checks import check_features
-from .layout import Layout, Part
+from .layout import Layout, Part, positions_of
 from .normalise import Normaliser
 from .records import Records, Split, SplitName, VerticalRecords, scale_columns, take_columns
 from .scaling import fit_scaling
@@ -63,8 +63,8 @@ class LoadedFeatures(FeatureStore):
         self._lacking: dict[SplitName, Tensor] = {}
 
     def divide(self, parts: Sequence[Part], present: Mapping[SplitName, Tensor | None]) -> None:
-        positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
-        widths = torch.tensor([len(part.positions) for part in parts])
+        positions = torch.from_numpy(positions_of(parts))
+        widths = torch.tensor([part.width for part in parts])
         for name, split in self._splits.items():
             self._columns[name] = columns = take_columns(split.features.flatten(1), positions)
             if (held := present[name]) is not None:
@@ -75,9 +75,8 @@ class LoadedFeatures(FeatureStore):
             check_features(name, columns, split, parts, self._layout)
 
     def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
-        columns = self._layout.columns
-        names = [columns[i] for part in parts for i in part.positions.tolist()] if columns else []
-        return fit_scaling(normaliser, self._columns["train"], held, [len(part.positions) for part in parts], names)
+        names = [name for part in parts for name in self._layout.names_of(part)]
+        return fit_scaling(normaliser, self._columns["train"], held, [part.width for part in parts], names)
 
     def records(self, name: SplitName, fitted: Fitted, *about: Any) -> VerticalRecords:
         features = scale_columns(self._columns.pop(name), fitted.shift, fitted.scale).float()

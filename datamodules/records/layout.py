@@ -7,8 +7,9 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -54,6 +55,10 @@ class Layout:
                 found.setdefault(name, []).append(position)
         return found
 
+    def names_of(self, part: "Part") -> tuple[str, ...]:
+        """The names of a part's columns; empty if columns have no names."""
+        return tuple(self.columns[position] for position in part.positions.tolist()) if self.columns else ()
+
     def name_of(self, position: int) -> str:
         """A column's name in error messages: ``column 'age'``, or ``position 17`` if columns have no names."""
         return f"column '{self.columns[position]}'" if self.columns else f"position {position}"
@@ -70,6 +75,16 @@ class Part:
 
     positions: "NDArray[np.int64]"
     shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """F_m, the number of columns."""
+        return len(self.positions)
+
+
+def positions_of(parts: "Iterable[Part]") -> "NDArray[np.int64]":
+    """(Σ F_m,) int64, the positions of all parts one after the other."""
+    return np.concatenate([part.positions for part in parts])
 
 
 def flat_parts(positions: "Iterable[NDArray[np.int64]]") -> tuple[Part, ...]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .number_files import MappedFile
 
 SplitName = Literal["train", "val", "test", "predict"]
+DIVIDED: tuple[SplitName, ...] = ("train", "val", "test")  # each labelled record is in one of them
+SPLITS: tuple[SplitName, ...] = (*DIVIDED, "predict")
 
 
 @dataclass

@@ -42,10 +42,10 @@ def fit_scaling(
 
 def party_states(parts: Sequence[Part], shift: Tensor, scale: Tensor, layout: Layout) -> tuple[FittedParty, ...]:
     """What each party has fitted: its part of shift and scale, each (Σ F_m,), and the names of its columns."""
-    widths = [len(part.positions) for part in parts]
+    widths = [part.width for part in parts]
     states = []
     for part, own_shift, own_scale in zip(parts, torch.split(shift, widths), torch.split(scale, widths), strict=True):
-        names = tuple(str(layout.columns[i]) for i in part.positions.tolist()) if layout.columns else ()
+        names = tuple(map(str, layout.names_of(part)))
         scaled = bool(own_shift.any()) or not bool((own_scale == 1).all())  # scaled whole numbers are none any more
         dtype = "" if scaled else layout.dtype_of(part.positions)
         names = names if any(names) else ()  # the columns of another party of a federation have none

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, NoOwnTable
 from lightning_vfl.trained.fitted import Fitted, FittedParty
 from lightning_vfl.types import RecordBlocks, Seat
 from lightning_vfl.wire.record_ids import as_ids
@@ -19,15 +19,13 @@ from .feature_stores import FeatureStore
 from .layout import Layout, Part
 from .normalise import Normaliser
 from .party_tables import kind_of, listed
-from .records import SplitName, VerticalRecords
+from .records import SPLITS, SplitName, VerticalRecords
 from .seated_records import SeatedRecords, no_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .seated_records import Ids
-
-_SPLITS: tuple[SplitName, ...] = ("train", "val", "test", "predict")
 
 
 class _Shapes(NamedTuple):
@@ -64,9 +62,20 @@ class SeatedStore(FeatureStore):
         self._party = None if party is None else (party, self._names[party])
         self._name = None if self._party is None else self._party[1]
         labels_here = self._has_labels and data.label_party in data.tables
-        self._table = self._name or (data.label_party if labels_here else None)
+        self._table: str | None = self._name or (data.label_party if labels_here else None)
         self._who = f"party '{self._name}'" if self._name else "the server"
         self._shapes: _Shapes | None = None
+
+    @property
+    def _own_table(self) -> str:
+        """The table that this process reads.
+
+        Raises:
+            NoOwnTable: if it reads none.
+        """
+        if self._table is None:
+            raise NoOwnTable("the server reads no table, so it has no ids; it is told the order of the records")
+        return self._table
 
     # ---- what a kind of tables has
 
@@ -179,9 +188,9 @@ class SeatedStore(FeatureStore):
         Raises:
             ConfigurationError: for other splits.
         """
-        if unknown := [name for name in order if name not in _SPLITS]:
-            raise ConfigurationError(f"there is no split '{unknown[0]}'; use {', '.join(_SPLITS)}")
-        return {name: as_ids(order[name]) for name in _SPLITS if name in order}
+        if unknown := [name for name in order if name not in SPLITS]:
+            raise ConfigurationError(f"there is no split '{unknown[0]}'; use {', '.join(SPLITS)}")
+        return {name: as_ids(order[name]) for name in SPLITS if name in order}
 
     def _told_ids(self, ids_by_party: "Mapping[int, Ids]") -> "dict[str, NDArray[np.generic]]":
         """The ids of each party by its name."""

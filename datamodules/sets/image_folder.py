@@ -16,7 +16,7 @@ from lightning_vfl.trained.fitted import Fitted
 from ..partitioners.partition import Grid, Partitioner
 from ..records.feature_stores import FeatureStore
 from ..records.folders import missing_files
-from ..records.layout import Layout, Part
+from ..records.layout import Layout, Part, positions_of
 from ..records.normalise import Normaliser, StandardiseParty
 from ..records.pictures import Pictures, list_pictures, no_pictures, subfolders
 from ..records.records import Split, SplitName
@@ -251,7 +251,7 @@ class _PictureStore(FeatureStore):
 
     def fit(self, normaliser: Normaliser, parts: Sequence[Part], held: Tensor | None) -> tuple[Tensor, Tensor]:
         data = self._data
-        positions = torch.cat([torch.from_numpy(part.positions) for part in parts])
+        positions = torch.from_numpy(positions_of(parts))
         channels = positions // data.size**2
         if data.mean is not None and data.deviation is not None:
             shift, scale = torch.tensor([data.mean, data.deviation], dtype=torch.float32)
@@ -265,7 +265,7 @@ class _PictureStore(FeatureStore):
         first = held[order] & (held[order].cumsum(0) <= (data.fit_records or len(places)))
         order = order[first.any(1)]
         first = first[first.any(1)]
-        owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part.positions) for part in parts]))
+        owners = torch.arange(len(parts)).repeat_interleave(torch.tensor([part.width for part in parts]))
         if normaliser.fitted:
             rows = match_moments(source, torch.from_numpy(places)[order], positions, owners, first)
         else:

@@ -27,7 +27,7 @@ from ..records.modal_columns import fit_modal, located
 from ..records.normalise import Normaliser
 from ..records.number_files import MappedFile, NumberFile
 from ..records.party_tables import read_labels, read_targets, read_weights
-from ..records.records import Split, SplitName, VerticalRecords
+from ..records.records import SPLITS, Split, SplitName, VerticalRecords
 from ..records.scaled_tables import scale_tables
 from ..records.steps_table import TableRow, steps_table
 from ..records.table_form import TableForm, encode_tables, form_of
@@ -75,8 +75,7 @@ class ToldRecords:
         """The positions of each split among the sorted ids of all records; None: they were not told."""
         if self.order is None:
             return None
-        names: tuple[SplitName, ...] = ("train", "val", "test", "predict")
-        return {name: np.searchsorted(ids, self.order.get(name, ids[:0])) for name in names}
+        return {name: np.searchsorted(ids, self.order.get(name, ids[:0])) for name in SPLITS}
 
 
 class PreparedTables(FeatureStore):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError, NoOwnTable
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.trained.fitted import FittedParty
 from lightning_vfl.types import RecordBlocks
 
@@ -15,7 +15,7 @@ from ..records.block_tables import BlockedTables, Columns
 from ..records.layout import Layout
 from ..records.normalise import Normaliser
 from ..records.party_tables import kind_of, plain_ids
-from ..records.records import Split, SplitName, VerticalRecords
+from ..records.records import DIVIDED, Split, SplitName, VerticalRecords
 from ..records.row_split import RowSplit
 from ..records.seated_store import SeatedStore, refuse_features, refuse_unlike
 
@@ -60,7 +60,7 @@ class SeatedBlocks(SeatedStore):
         if self._labels is None:
             return {"predict": own}
         split = self._split
-        return {name: own[split.all_rows(name)] for name in ("train", "val", "test")}
+        return {name: own[split.all_rows(name)] for name in DIVIDED}
 
     def align(self, order: "Mapping[str, Ids]", ids_by_party: "Mapping[int, Ids]") -> None:
         told = self._told_order(order)
@@ -103,9 +103,7 @@ class SeatedBlocks(SeatedStore):
         import pandas as pd  # 0.5 s, where it is used
 
         data = self._data
-        name = self._table
-        if name is None:
-            raise NoOwnTable("the server reads no table, so it has no ids; it is told the order of the records")
+        name = self._own_table
         if name not in self._names:
             refuse_features(data.label_party, data.feature_names(name))
         data.check_ids()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.errors import ConfigurationError, NoOwnTable
+from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.trained.fitted import FittedParty
 
 from ..records.column_encoder import ColumnEncoder
@@ -17,7 +17,7 @@ from ..records.joined_tables import TableReader
 from ..records.layout import Layout
 from ..records.normalise import Normaliser
 from ..records.party_tables import plain_ids
-from ..records.records import Split, SplitName, VerticalRecords
+from ..records.records import DIVIDED, Split, SplitName, VerticalRecords
 from ..records.seated_store import SeatedStore, refuse_features, refuse_unlike
 from .prepared_tables import ALL, PreparedTables, ToldRecords, columns_beside, features_beside, text_columns
 
@@ -43,9 +43,7 @@ class SeatedTables(SeatedStore):
 
     def own_ids(self) -> "NDArray[np.generic]":
         data = self._data
-        name = self._table
-        if name is None:
-            raise NoOwnTable("the server reads no table, so it has no ids; it is told the order of the records")
+        name = self._own_table
         table = self._reader.tables(text_columns(data, [name]))[name]
         if name not in self._names:
             refuse_features(data.label_party, features_beside(data, table.columns))
@@ -65,7 +63,7 @@ class SeatedTables(SeatedStore):
         ids = whole.joined.ids
         if whole.joined.labels is None and not data.new_records:
             return {"predict": ids}
-        return {name: ids[whole.rows[name]] for name in ("train", "val", "test")}
+        return {name: ids[whole.rows[name]] for name in DIVIDED}
 
     def align(self, order: "Mapping[str, Ids]", ids_by_party: "Mapping[int, Ids]") -> None:
         told = self._told_order(order)
@@ -78,7 +76,7 @@ class SeatedTables(SeatedStore):
                         f"{len(unknown_ids)} of the {len(ids)} {name} records told to {self._who} are not in its "
                         f"table, first {unknown_ids[0]}; align again with the table as it is now"
                     )
-        divided = [told[name] for name in ("train", "val", "test") if name in told]
+        divided = [told[name] for name in DIVIDED if name in told]
         common = told["predict"] if "predict" in told else np.concatenate(divided or [np.arange(0)])
         for ids in [common, *([np.concatenate(divided)] if divided else [])]:
             if not len(ids) or len(np.unique(ids)) < len(ids):
@@ -105,7 +103,7 @@ class SeatedTables(SeatedStore):
     def labels_digest(self) -> str:
         """SHA-256 of the labels of the divided records, in their order, and of the classes."""
         digest = sha256()
-        for name in ("train", "val", "test"):
+        for name in DIVIDED:
             rows = self.prepared.rows[name]
             if len(rows):
                 labels, classes = self.labels

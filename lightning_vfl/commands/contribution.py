@@ -79,9 +79,8 @@ class ContributionCommand(Command):
 
 def _columns(data: Any, party: int) -> list[str]:
     """The names of a party's columns, or their numbers."""
-    names = data.layout.columns
-    positions = data.parts[party].positions.tolist()
-    return [names[position] if names else str(position) for position in positions]
+    part = data.parts[party]
+    return [*data.layout.names_of(part)] or [*map(str, part.positions.tolist())]
 
 
 def _retrain(cli: CLI) -> int:

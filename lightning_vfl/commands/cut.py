@@ -13,6 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from lightning_vfl.commands.command import CLI, Command
 from lightning_vfl.datamodules import Records, VerticalDataModule
+from lightning_vfl.datamodules.records.records import DIVIDED
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.trained.predictions import write_table
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-SPLITS: tuple[Literal["train", "val", "test"], ...] = ("train", "val", "test")
 RECIPE = "csv_tables.yaml"
 JOB = "lightning_vfl.federation.nvflare_job"  # its classes are named, because NVFlare may not be installed here
 
@@ -143,7 +143,7 @@ def _set_up(data: VerticalDataModule) -> dict[str, Records]:
     """The records of all splits that the data have."""
     for stage in ("fit", "test"):
         data.setup(stage)
-    splits: dict[str, Records] = {name: data._records[name] for name in SPLITS if name in data._records}
+    splits: dict[str, Records] = {name: data._records[name] for name in DIVIDED if name in data._records}
     for records in splits.values():
         if records.present is not None:
             raise ConfigurationError(
@@ -165,8 +165,8 @@ def _ids(splits: Mapping[str, Records]) -> "tuple[NDArray[np.generic], bool]":
 
 def _columns(data: VerticalDataModule) -> list[list[str]]:
     """The names of each party's columns."""
-    names = data.layout.columns
-    return [[names[i] if names else f"x{i}" for i in part.positions.tolist()] for part in data.parts]
+    layout = data.layout
+    return [[*layout.names_of(part)] or [f"x{i}" for i in part.positions.tolist()] for part in data.parts]
 
 
 def _table(id_column: str, ids: "NDArray[np.generic]", names: list[str], values: "NDArray[Any]") -> "pd.DataFrame":

@@ -5,10 +5,11 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jsonargparse import ArgumentParser
@@ -30,8 +31,10 @@ from lightning_vfl.whole_files import refuse_unwritable
 
 if TYPE_CHECKING:
     from lightning_vfl.federation.link import Way
+    from lightning_vfl.federation.run import Run
 
 METHODS = ("fit", "validate", "test", "predict")
+SHARED = ("model", "data", "trainer", "seed_everything")  # what all processes have alike in their recipes
 
 
 class ServeCommand(Command):
@@ -45,13 +48,12 @@ class ServeCommand(Command):
         parser.add_argument("--events", type=str, default=None, help="a file that keeps what happened in every round")
 
     def run(self, cli: CLI) -> int:
-        _refuse_early(cli)
-        given = cli.given
-        charter = Charter.read(given.federation)
-        seat = SeatFile.read(given.seat)
-        identity = load(seat.key, charter.server.certificate)
-        events = None if given.events is None else Path(given.events)
-        _serve(cli, charter, identity, seat, False, events, local=False, relay=given.relay)
+        host = _Host.of(cli)
+        from lightning_vfl.federation.session import serve
+
+        identity = load(host.seat.key, host.charter.server.certificate)
+        events = cli.given.events
+        serve(host.run(cli, identity, "server"), None if events is None else Path(events))
         return 0
 
 
@@ -73,16 +75,13 @@ class PartyCommand(Command):
         )
 
     def run(self, cli: CLI) -> int:
-        _refuse_early(cli)
+        host = _Host.of(cli)
+        from lightning_vfl.federation.session import take_part
+
         given = cli.given
-        charter = Charter.read(given.federation)
-        seat = SeatFile.read(given.seat)
-        number = charter.number(given.name)
-        identity = load(seat.key, charter.parties[number].certificate)
-        after = given.new_ledger_after
-        _take_part(
-            cli, charter, identity, seat, given.name, False, local=False, relay=given.relay, new_ledger_after=after
-        )
+        number = host.charter.number(given.name)
+        identity = load(host.seat.key, host.charter.parties[number].certificate)
+        take_part(host.run(cli, identity, "parties"), given.name, given.new_ledger_after)
         return 0
 
 
@@ -128,16 +127,21 @@ class FederateCommand(Command):
         logs = {party.name: folder / party.name / "output.txt" for party in charter.parties}
 
         def server() -> None:
+            from lightning_vfl.federation.session import serve
+
             _move(cli, folder / "server", quiet=False)
             with one_line():
-                seat = SeatFile(folder / "keys" / "server.key")
-                _serve(cli, charter, _made("server", folder), seat, given.inject, events, local=True)
+                host = _Host(charter, SeatFile(folder / "keys" / "server.key"), given.inject, local=True)
+                serve(host.run(cli, _made("server", folder), "server"), events)
 
         def party(name: str) -> None:
+            from lightning_vfl.federation.session import take_part
+
             _move(cli, folder / name, quiet=True)
             seat = SeatFile(folder / "keys" / f"{name}.key", evaluate=Consent.PLAIN)
             with one_line():
-                _take_part(cli, charter, _made(name, folder), seat, name, given.inject, local=True)
+                host = _Host(charter, seat, given.inject, local=True)
+                take_part(host.run(cli, _made(name, folder), "parties"), name)
 
         processes = {"server": start(server, None)}
         for one in logs:
@@ -194,29 +198,62 @@ def _refuse_early(cli: CLI) -> None:
         )
 
 
-def _serve(
-    cli: CLI,
-    charter: Charter,
-    identity: Identity,
-    seat: SeatFile,
-    injected: bool,
-    events: Path | None,
-    local: bool,
-    relay: str | None = None,
-) -> None:
-    from lightning_vfl.federation.run import Run
-    from lightning_vfl.federation.session import serve
+@dataclass(frozen=True)
+class _Host:
+    """What is known of a process of a federation before its recipe is built.
 
-    cli.build()
-    _refuse_faults(cli, injected)
-    _refuse_unwritable(cli, "server")
-    cli.take_folder()
-    way = _way(charter, identity, relay)
-    run = Run(charter, identity, seat, way, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local))
-    serve(run, events)
+    Args:
+        charter: of the federation.
+        seat: the settings of this process alone.
+        injected: the faults of the recipe are played.
+        local: all processes are on this machine.
+        relay: socket at which a relay calls; None: calls go over gRPC.
+    """
+
+    charter: Charter
+    seat: SeatFile
+    injected: bool = False
+    local: bool = False
+    relay: str | None = None
+
+    @classmethod
+    def of(cls, cli: CLI) -> "_Host":
+        """The process of this host."""
+        _refuse_early(cli)
+        given = cli.given
+        return cls(Charter.read(given.federation), SeatFile.read(given.seat), relay=given.relay)
+
+    def run(self, cli: CLI, identity: Identity, writer: Literal["server", "parties"]) -> "Run":
+        """Build the recipe for this process; ``writer``: who it is among those that may write predictions."""
+        from lightning_vfl.federation.run import Run
+
+        cli.build()
+        _refuse_faults(cli, self.injected)
+        _refuse_unwritable(cli, writer)
+        budget = self.seat.budget if writer == "parties" else None
+        if budget is not None:
+            cli.trainer.callbacks.append(PrivacyBudget(budget.epsilon, budget.delta))
+        cli.take_folder()
+        way = _way(self.charter, identity, self.relay, self.seat.proxy if writer == "parties" else None)
+        given = cli.given
+        shared = {key: value for key, value in cli.config_dump.items() if key in SHARED}
+        return Run(
+            self.charter,
+            identity,
+            self.seat,
+            way,
+            cli.trainer,
+            cli.model,
+            cli.datamodule,
+            given.do,
+            dict(recipe_digest(shared)),
+            self.injected,
+            given.get("ckpt_path"),
+            self.local,
+        )
 
 
-def _way(charter: Charter, identity: Identity, relay: str | None, proxy: str | None = None) -> "Way":
+def _way(charter: Charter, identity: Identity, relay: str | None, proxy: str | None) -> "Way":
     """How this process reaches the others.
 
     Raises:
@@ -231,32 +268,6 @@ def _way(charter: Charter, identity: Identity, relay: str | None, proxy: str | N
     from lightning_vfl.federation.relay import ThroughRelay
 
     return ThroughRelay(Path(relay), charter, identity)
-
-
-def _take_part(
-    cli: CLI,
-    charter: Charter,
-    identity: Identity,
-    seat: SeatFile,
-    name: str,
-    injected: bool,
-    local: bool,
-    relay: str | None = None,
-    new_ledger_after: str = "",
-) -> None:
-    from lightning_vfl.federation.run import Run
-    from lightning_vfl.federation.session import take_part
-
-    cli.build()
-    _refuse_faults(cli, injected)
-    _refuse_unwritable(cli, "parties")
-    if seat.budget is not None:
-        budget = PrivacyBudget(seat.budget.epsilon, seat.budget.delta)
-        cli.trainer.callbacks.append(budget)
-    cli.take_folder()
-    way = _way(charter, identity, relay, seat.proxy)
-    run = Run(charter, identity, seat, way, cli.trainer, cli.model, cli.datamodule, *_of(cli, injected, local))
-    take_part(run, name, new_ledger_after)
 
 
 def _refuse_faults(cli: CLI, injected: bool) -> None:
@@ -281,10 +292,6 @@ def _refuse_faults(cli: CLI, injected: bool) -> None:
 def _refuse_unwritable(cli: CLI, writer: str) -> None:
     """Refuse a file of predictions that cannot be written, before anybody waits for this process.
 
-    Args:
-        cli: the command line.
-        writer: who this process is: ``server`` or ``parties``.
-
     Raises:
         ConfigurationError: naming the path.
     """
@@ -292,14 +299,6 @@ def _refuse_unwritable(cli: CLI, writer: str) -> None:
         predicts = isinstance(callback, PredictionWriter) and cli.given.do == "predict"
         if predicts and callback.writes and callback.at == writer:
             refuse_unwritable(callback.path)
-
-
-def _of(cli: CLI, injected: bool, local: bool) -> tuple[str, dict[str, str], bool, str | None, bool]:
-    given = cli.given
-    shared = {
-        key: value for key, value in cli.config_dump.items() if key in ("model", "data", "trainer", "seed_everything")
-    }
-    return given.do, dict(recipe_digest(shared)), injected, given.get("ckpt_path"), local
 
 
 def _made(name: str, folder: Path) -> Identity:

@@ -13,12 +13,10 @@ from torch import Tensor
 
 from lightning_vfl.datamodules import VerticalDataModule
 from lightning_vfl.datamodules.base import SplitName
-from lightning_vfl.datamodules.records.records import Records
+from lightning_vfl.datamodules.records.records import DIVIDED, SPLITS, Records
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.testing.law import Law, LawBroken, checked, laws_of, require, require_close, require_same_bits
 from lightning_vfl.types import VerticalBatch
-
-LABELLED: tuple[SplitName, ...] = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Subject:
     def splits(self) -> dict[SplitName, Records]:
         """The records of every split that the data have."""
         splits: dict[SplitName, Records] = {}
-        for name in (*LABELLED, "predict"):
+        for name in SPLITS:
             with suppress(ConfigurationError):
                 splits[name] = self.data.records(name)
         return splits
@@ -44,7 +42,7 @@ class Subject:
     @property
     def labelled(self) -> dict[SplitName, Records]:
         """The records of the splits that have labels."""
-        return {name: self.splits[name] for name in LABELLED if name in self.splits}
+        return {name: self.splits[name] for name in DIVIDED if name in self.splits}
 
     def after(self, *stages: str) -> VerticalDataModule:
         """A new object after the set-up of these stages."""
