@@ -160,8 +160,11 @@ def summary_lines(
         yield "weights", weights
     accounting = module.aggregator.accounting
     remark = "" if accounting is None or accounting.simulated is None else f", {accounting.simulated}"
-    renyi = {unit: Figure(epsilon, Account.RENYI) for unit, epsilon in module.privacy.figures().items()}
-    known = (module.privacy.tightest() if figures is None else figures) if tightest else renyi
+    known: Mapping[str, Figure]
+    if tightest:
+        known = module.privacy.tightest() if figures is None else figures
+    else:
+        known = {unit: Figure(epsilon, Account.RENYI) for unit, epsilon in module.privacy.figures().items()}
     for unit, figure in known.items():
         yield f"privacy ε of a {label(unit)}, δ = {module.privacy.delta:g}", f"{figure}{remark}"
     yield from _against_coalitions(module, tightest)

@@ -108,8 +108,11 @@ class InformedPartitioner(Partitioner):
                 f"{int(bad.sum())} feature values of the training records are NaN or infinite, first in "
                 f"{layout.name_of(position)}; impute or remove them, because {type(self).__name__} uses these values"
             )
-        wide = None if labels is None else labels.double() if labels.is_floating_point() else labels.long()
-        return TrainingRecords(features.double().numpy(), None if wide is None else wide.numpy())
+        values = None
+        if labels is not None:
+            wide = labels.double() if labels.is_floating_point() else labels.long()
+            values = wide.numpy()
+        return TrainingRecords(features.double().numpy(), values)
 
 
 def fingerprint(parts: Sequence[Part]) -> str:

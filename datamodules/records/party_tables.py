@@ -355,7 +355,9 @@ def kind_of(ids: "pd.Series[Any] | pd.Index[Any]") -> str:
     """``whole numbers``, ``text``, or the name of another dtype."""
     from pandas.api.types import is_integer_dtype, is_string_dtype
 
-    return "whole numbers" if is_integer_dtype(ids) else "text" if is_string_dtype(ids) else str(ids.dtype)
+    if is_integer_dtype(ids):
+        return "whole numbers"
+    return "text" if is_string_dtype(ids) else str(ids.dtype)
 
 
 def plain_ids(ids: "pd.Index[Any]") -> "NDArray[np.generic]":

@@ -265,5 +265,9 @@ def _what(array: Any) -> str:
     shape = " x ".join(str(size) for size in getattr(array, "shape", ()))
     if not isinstance(array, np.ndarray):
         return f"a {type(array).__name__} of {shape}"
-    kind = "struct" if array.dtype.names else "cell array" if array.dtype == object else f"{array.dtype} matrix"
+    kind = f"{array.dtype} matrix"
+    if array.dtype.names:
+        kind = "struct"
+    elif array.dtype == object:
+        kind = "cell array"
     return f"a {kind} of {shape}"

@@ -248,8 +248,10 @@ def _front(message: Message, holders: Sequence[int], parties: int) -> tuple[int,
 
 def _parties(numbers: Iterable[int]) -> str:
     listed = list(numbers)
-    named = ", ".join(str(number) for number in listed)
-    return f"party {named}" if len(listed) == 1 else f"parties {named}" if listed else "no party"
+    if not listed:
+        return "no party"
+    named = ", ".join(map(str, listed))
+    return f"party {named}" if len(listed) == 1 else f"parties {named}"
 
 
 def _round(names: RoundNames) -> str:

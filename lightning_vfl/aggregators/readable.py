@@ -52,13 +52,9 @@ def sums_of(aggregator: "Aggregator", widths: Widths) -> list[Readable]:
             inside = [int(row.abs().argmax()) for row in rows.values()]
             first, *_ = rows.values()
             added.setdefault(tuple(rows), []).append((place, inside, float(first.abs().max())))
-    return [
-        Readable(
-            parties,
-            len(places),
-            tuple(torch.tensor([inside[i] for _, inside, _ in places]) for i in range(len(parties))),
-            torch.tensor([place for place, _, _ in places]),
-            places[0][2],
-        )
-        for parties, places in added.items()
-    ]
+    found = []
+    for parties, columns in added.items():
+        places, largest, sizes = zip(*columns, strict=True)
+        of_parties = tuple(map(torch.tensor, zip(*largest, strict=True)))
+        found.append(Readable(parties, len(columns), of_parties, torch.tensor(places), sizes[0]))
+    return found

@@ -167,11 +167,9 @@ def masked(secret: Secret, messages: Sequence[tuple[bytes | None, ...]], tell: "
             f"{len(messages)}; begin again in a new folder"
         )
     none = (None,) * keys
-    flat = [
-        message
-        for record in secret.order.tolist()
-        for message in (messages[record] if record < secret.records else none)
-    ]
+    flat: list[bytes | None] = []
+    for record in secret.order.tolist():
+        flat += messages[record] if record < secret.records else none
     points = mask(flat, secret.uniform, secret.key, secret.session.tag, tell)
     return PointList(secret.session, secret.party, (secret.used,), points.reshape(secret.places, keys, SIZE))
 

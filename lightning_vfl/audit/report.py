@@ -173,4 +173,6 @@ def _figure(guesses: Any, truth: Any) -> str:
 
 
 def _text(value: float | None) -> str:
-    return "-" if value is None or isnan(value) else "∞" if value == inf else f"{value:.3f}"
+    if value is None or isnan(value):
+        return "-"
+    return "∞" if value == inf else f"{value:.3f}"

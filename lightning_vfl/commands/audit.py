@@ -71,7 +71,9 @@ class AuditCommand(Command):
         _refuse_unknown(limits, attacks)
         audits = self._audits(attacks, cli)
         refuse_report(cli.given.report)
-        seconds = cli.given.tune if cli.given.tune is not None else USUAL_SECONDS if attacks is None else 0.0
+        seconds = cli.given.tune
+        if seconds is None:
+            seconds = USUAL_SECONDS if attacks is None else 0.0
         tuned: Tuned = {}
         if seconds and may_be_tuned(audits):
             tuned = tune(cli, audits, seconds)

@@ -108,9 +108,9 @@ def _pick(pick: Pick, saved: list[Path], given: str) -> Path:
     named = {Path(state["best_model_path"]).parts for state in states if state.get("best_model_path")}
     alike = {path: max((_common_end(path.parts, parts) for parts in named), default=0) for path in saved}
     most = max(alike.values())
-    best = [path for path in saved if alike[path] == most] if most else saved if len(saved) == 1 else []
+    best = [path for path in saved if alike[path] == most]
     if len(best) != 1:
-        found = ", ".join(str(path) for path in best or saved)
+        found = ", ".join(str(path) for path in best)
         raise ConfigurationError(f"--ckpt_path {given}: which checkpoint is the best is not known; give one of {found}")
     return best[0]
 

@@ -75,7 +75,9 @@ def one_line(error: ParserError) -> str:
         if told is not None:
             return told
     lines = [line.strip(" -") for line in error.message.splitlines() if line.strip(" -")]
-    return " ".join(lines[:2]) if error.keys else (lines[0] if lines else "the arguments cannot be read")
+    if error.keys:
+        return " ".join(lines[:2])
+    return lines[0] if lines else "the arguments cannot be read"
 
 
 def missing_package(error: Exception) -> str | None:

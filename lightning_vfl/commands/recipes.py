@@ -101,13 +101,18 @@ def _merged_section(path: str, sections: Sequence[Recipe], tell: bool) -> dict[s
         values = [section[key] for section in sections if key in section]
         where = f"{path}.{key}".lstrip(".")
         if key.endswith("+"):
-            merged[key] = [one for value in values for one in (value if isinstance(value, list) else [value])]
+            merged[key] = [one for value in values for one in as_list(value)]
         else:
             merged[key] = _merged_value(where, values, tell)
     for key in [key for key in merged if key.endswith("+") and key[:-1] in merged]:
         base = merged[key[:-1]]
-        merged[key[:-1]] = [*(base if isinstance(base, list) else [base] if base else []), *merged.pop(key)]
+        merged[key[:-1]] = [*as_list(base or []), *merged.pop(key)]
     return merged
+
+
+def as_list(value: Any) -> list[Any]:
+    """The elements of a setting that may be given without a list if there is one alone."""
+    return value if isinstance(value, list) else [value]
 
 
 def _merged_value(path: str, values: list[Any], tell: bool) -> Any:

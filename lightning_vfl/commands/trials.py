@@ -169,7 +169,7 @@ def _print(trials: Sequence[Trial], name: str) -> None:
 
 def _recommendation(own: Trial, best: Trial, name: str, largest_class: float | None) -> str:
     """What to train with, or that nothing tried is better than chance."""
-    chance = 0.5 if name == "val/auroc" else largest_class if name == "val/accuracy" else None
+    chance = {"val/auroc": 0.5, "val/accuracy": largest_class}.get(name)
     told = f"{name} {best.scores[name]:.3f} in its trial, and {own.scores[name]:.3f} with the settings of the recipe"
     if chance is not None and best.scores[name] <= chance + 0.02:
         return (

@@ -27,7 +27,7 @@ from lightning_vfl.commands.light import ABOUT, MORE
 from lightning_vfl.commands.own_code import failed_import, note_own_modules, untyped_setting, watched_imports
 from lightning_vfl.commands.parse_errors import ParserError, one_line
 from lightning_vfl.commands.readable import make_readable
-from lightning_vfl.commands.recipes import load, merge_arguments, with_full_paths
+from lightning_vfl.commands.recipes import as_list, load, merge_arguments, with_full_paths
 from lightning_vfl.commands.run_config import RUNS, RunConfig
 from lightning_vfl.commands.table import COMMANDS
 from lightning_vfl.commands.threads import FewThreads
@@ -193,8 +193,7 @@ class VFLCLI(LightningCLI):
 
     def _loggers(self) -> list[Namespace]:
         """The loggers of the recipe that have a ``save_dir``."""
-        loggers = self.given.trainer.logger
-        loggers = loggers if isinstance(loggers, list) else [loggers]
+        loggers = as_list(self.given.trainer.logger)
         return [one for one in loggers if isinstance(one, Namespace) and one.get("init_args.save_dir") is not None]
 
     def _folder_of(self, logger: Namespace) -> str:
@@ -223,9 +222,8 @@ class VFLCLI(LightningCLI):
 
     def _has_own_folder(self) -> bool:
         """Whether a ModelCheckpoint of the recipe names its folder, which is the same in every run."""
-        callbacks = self.given.trainer.callbacks or []
-        every = callbacks if isinstance(callbacks, list) else [callbacks]
-        return any(isinstance(one, Namespace) and one.get("init_args.dirpath") is not None for one in every)
+        callbacks = as_list(self.given.trainer.callbacks or [])
+        return any(isinstance(one, Namespace) and one.get("init_args.dirpath") is not None for one in callbacks)
 
     # LightningCLI's constructor parses, builds and runs. Its steps behind parsing are put off:
 

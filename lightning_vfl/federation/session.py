@@ -87,11 +87,13 @@ def serve(run: Run, record: Path | None = None, told: Callable[[str], None] = pr
     def state() -> State:
         joining = len(reception.hellos) < len(names)
         peers = dict(zip(names, hub.peers(), strict=True))
+        phase = "over" if hub.over else "running"
+        waited = hub.waited()
         if joining:
+            phase = "joining"
+            waited = time() - started
             away = {name for number, name in enumerate(names) if number not in reception.hellos}
             peers = {name: replace(peer, awaited=name in away) for name, peer in peers.items()}
-        phase = "joining" if joining else "over" if hub.over else "running"
-        waited = time() - started if joining else hub.waited()
         name = charter.server.name
         return State(charter.federation, name, started, phase, waited, peers, **counts(run.model, hub.seconds))
 

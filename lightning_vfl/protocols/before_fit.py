@@ -221,13 +221,13 @@ def _named(kind: str, part: object, number: int, group: str) -> str:
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
     """The entries that a checkpoint keeps without pickled objects."""
-    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in state.items()}
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in _NO_SETTINGS
-        and all(isinstance(one, bool | int | float | str) for one in (value if isinstance(value, list) else [value]))
-    }
+    settings = {}
+    for name, value in state.items():
+        several = isinstance(value, list | tuple)
+        numbers = list(value) if several else [value]
+        if name not in _NO_SETTINGS and all(isinstance(one, bool | int | float | str) for one in numbers):
+            settings[name] = numbers if several else value
+    return settings
 
 
 def _listed(given: Given) -> str:

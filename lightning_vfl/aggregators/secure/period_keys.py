@@ -93,7 +93,9 @@ class KeyExchange:
     @property
     def size(self) -> int:
         """Bytes that a party sends each other party with its public key, the key included."""
-        return SIZE + (SIGNATURE if self.identities is not None else VERIFY if self.signs else 0)
+        if self.identities is not None:
+            return SIZE + SIGNATURE
+        return SIZE + VERIFY if self.signs else SIZE
 
     def begin(self, memory: Keys, view: PartyView, period: int) -> None:
         """Fresh keys of the hosted parties for this period; those of the last one are forgotten."""

@@ -1,6 +1,7 @@
 """Charging records: open the ledger before a fit or an evaluation, and charge every round before it is uploaded."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from itertools import islice
 from pathlib import Path
@@ -49,8 +50,7 @@ def open_account(module: SplitModel, privacy: PrivacyBooks, data: Any, who: str)
             f"{who} accounts for the privacy of each record and must know the records; give the trainer a "
             "VerticalDataModule instead of a loader"
         )
-    _open(module, privacy, names_of(data.records("train")), trains=True, names_them=True)
-    privacy.places[Stage.FIT] = privacy.rows(names_of(data.records("train")))
+    _open_for(module, privacy, data.records("train"), Stage.FIT)
 
 
 def open_evaluation(module: SplitModel, loader: Any, batches: Any, possible: Sequence[PrivacyEvent]) -> None:
@@ -76,14 +76,13 @@ def open_evaluation(module: SplitModel, loader: Any, batches: Any, possible: Seq
     records = getattr(loader, "records", None)
     if records is None:
         return
-    names = names_of(records)
     evaluated = _evaluated(loader, batches)
     what = f"the {stage} of {len(evaluated):,} records"
     if module.protected_evaluation:
-        _open(module, privacy, names, trains=False, names_them=True)
-        privacy.places[stage] = privacy.rows(names)
+        _open_for(module, privacy, records, stage)
         privacy.refuse_above(possible, privacy.places[stage][evaluated], what)
         return
+    names = names_of(records)
     if privacy.seat is not None and privacy.ledger is None:
         _open(module, privacy, names, trains=False, names_them=False)
     if module.trainer.is_global_zero and len(evaluated):
@@ -98,8 +97,7 @@ def next_evaluation(module: SplitModel) -> Tensor:
     if not module.protected_evaluation or not hasattr(loader, "records"):
         return torch.empty(0, dtype=torch.int64)
     if Stage.VALIDATION not in privacy.places:
-        _open(module, privacy, names_of(loader.records), trains=False, names_them=True)
-        privacy.places[Stage.VALIDATION] = privacy.rows(names_of(loader.records))
+        _open_for(module, privacy, loader.records, Stage.VALIDATION)
     return privacy.places[Stage.VALIDATION][_evaluated(loader, trainer.num_val_batches)]
 
 
@@ -120,6 +118,13 @@ def _evaluated(loader: Any, batches: Any) -> Tensor:
     count = None if count == float("inf") else int(count)
     order = [positions for positions, _ in islice(loader.schedule.epoch(0), count)]
     return torch.from_numpy(np.concatenate(order)) if order else torch.empty(0, dtype=torch.int64)
+
+
+def _open_for(module: SplitModel, privacy: PrivacyBooks, records: Any, stage: Stage) -> None:
+    """Open an account that charges the records of a stage; note their places in it."""
+    names = names_of(records)
+    _open(module, privacy, names, trains=stage == Stage.FIT, names_them=True)
+    privacy.places[stage] = privacy.rows(names)
 
 
 def _open(module: SplitModel, privacy: PrivacyBooks, names: Any, trains: bool, names_them: bool) -> None:
@@ -269,15 +274,12 @@ def _mixes_records(bottom: nn.Module, shape: Sequence[int]) -> bool:
     batch = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(some.device, some.dtype)
     other = torch.stack([batch[0], 5 - 3 * batch[1]])
     zeros = torch.zeros_like(batch)
-    ones = torch.ones_like(batch)
     if takes_whole_numbers(deepcopy(bottom).eval(), zeros):
         zeros = zeros.long()
-        ones = ones.long()
-        return _differ(bottom, zeros, torch.stack([zeros[0], ones[0]]))
-    try:
-        return _differ(bottom, batch, other)
-    except (RuntimeError, ValueError, IndexError):  # it makes whole numbers of real ones, for an embedding
-        return _differ(bottom, zeros, torch.stack([zeros[0], ones[0]]))
+    else:
+        with suppress(RuntimeError, ValueError, IndexError):  # it makes whole numbers of real ones, for an embedding
+            return _differ(bottom, batch, other)
+    return _differ(bottom, zeros, torch.stack([zeros[0], zeros[1] + 1]))
 
 
 def _differ(bottom: nn.Module, batch: Tensor, other: Tensor) -> bool:
