@@ -249,6 +249,13 @@ def over_rows(numbers: Tensor, like: Tensor) -> Tensor:
     return numbers.view(-1, *(1,) * (like.dim() - 1))
 
 
+def places(ids: Tensor, records: int) -> Tensor:
+    """(N,) int64, the place of each of N records in ``ids``; -1: it is not there."""
+    place = torch.full((records,), -1)
+    place[ids] = torch.arange(len(ids))
+    return place
+
+
 def mask_of(parties: Iterable[int], m: int) -> Tensor:
     """(M,) bool, True for these parties."""
     return _mask(frozenset(parties), m).clone()

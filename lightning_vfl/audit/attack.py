@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.audit.attacks.drift.served import StepRule
-from lightning_vfl.audit.transcript import Transcript, places
+from lightning_vfl.audit.transcript import Transcript
 from lightning_vfl.networks.depth import Depth
-from lightning_vfl.types import Roster
+from lightning_vfl.types import Roster, places
 
 
 class Target(StrEnum):

@@ -11,7 +11,7 @@ from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.simulation.meter import DIRECTION, CommunicationMeter
-from lightning_vfl.types import RoundNames, Stage
+from lightning_vfl.types import RoundNames, Stage, places
 from lightning_vfl.wire import Message, Tap
 
 AGGREGATES = "aggregates"  # kind of what the server has computed from messages
@@ -199,13 +199,6 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
     last = {record: place for place, record in enumerate(every.tolist())}
     kept = torch.tensor(sorted(last.values()))
     return every[kept], torch.cat(values).double()[kept]
-
-
-def places(ids: Tensor, records: int) -> Tensor:
-    """(N,) the place of each of N records in ``ids``; -1: it is not there."""
-    place = torch.full((records,), -1)
-    place[ids] = torch.arange(len(ids))
-    return place
 
 
 def side_by_side(tables: Sequence[tuple[Tensor, Tensor]], records: int) -> tuple[Tensor, Tensor]:

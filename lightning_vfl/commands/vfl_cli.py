@@ -123,14 +123,6 @@ class VFLCLI(LightningCLI):
         """A parser without options, for a command that reads no recipe."""
         return LightningArgumentParser(description="", **_PARSER)
 
-    def recipe_parser(self) -> LightningArgumentParser:
-        """A parser of recipes: --config, and every setting of trainer, model, data and the callbacks of each run."""
-        parser = self.init_parser(description="", add_help=False, **_PARSER)
-        self._add_arguments(parser)
-        read_whole_numbers(parser)
-        make_readable(parser)
-        return parser
-
     def data_parser(self) -> LightningArgumentParser:
         """A parser of recipes of data alone: --config, and every setting of the data."""
         parser = self.init_parser(description="", **_PARSER)

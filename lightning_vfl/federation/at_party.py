@@ -15,13 +15,14 @@ from lightning_vfl.federation.frames import Frame
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import Seals, enclosed, for_receiver, message_of
 from lightning_vfl.federation.link import Link, RoundClosed
-from lightning_vfl.federation.turns import at_of
+from lightning_vfl.federation.turns import at_of, plan_of
 from lightning_vfl.networks.halved_top import ACTIVATIONS
 from lightning_vfl.objectives import labels_of
 from lightning_vfl.protocols.checks import scales_losses
 from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.protocols.step import Step
+from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, mask_of
 from lightning_vfl.wire import Message, PartyView
 
@@ -95,6 +96,11 @@ class AtParty(Place):
         if self.party in standing.called and standing.enough:
             return True
         return self.link.ask(Key(at, -1), "ready") is not None
+
+    def told(self, module: Any) -> RoundPlan | None:
+        """What has become of the round, as the server has told it; None: it has told nothing."""
+        told = self.link.told
+        return None if told is None else plan_of(told, module.roster.parties)
 
     def message(
         self,

@@ -53,18 +53,19 @@ class CascadeAtServer(AtServer):
         answer = self._hear(module, attendance, event.party)
         done = happened(attendance.roll, monotonic() - began, skipped=answer is None)
         self.note(names, done)
-        receivers = range(self.hub.parties if answer is not None else 0)
+        receivers = range(0 if answer is None else self.hub.parties)
         with self.calls.ending(at, done, receivers) as header:
             if answer is not None:
                 self.collector.relay(Key(at, 1), {event.party: answer}, header, receivers=receivers)
         if answer is None:
             return module.give_up(event, names)
         module.enter(plan, event, len(batch.record_ids), names)
-        loss = torch.tensor(float(answer.frame.header.get("loss", torch.nan)))
+        device = module.device
+        loss = torch.tensor(float(answer.frame.header.get("loss", torch.nan)), device=device)
         top = trained(module.memory.replicas.live)
-        gradients = torch.split(answer.frame.tensors[0].to(module.device), [p.numel() for p in top])
-        shaped = [gradient.view_as(p) for gradient, p in zip(gradients, top, strict=True)]
-        learnt = module.surrogate(event.party, loss.to(module.device), top, shaped, own=False)
+        parts = torch.split(answer.frame.tensors[0].to(device), [p.numel() for p in top])
+        gradients = [part.view_as(p) for part, p in zip(parts, top, strict=True)]
+        learnt = module.surrogate(event.party, loss, top, gradients, own=False)
         return Step(learnt, (), after_optimizer=partial(module.end, event, names, True))
 
     def _hear(self, module: "CascadeVFL", attendance: Attendance, active: int) -> Request | None:
@@ -151,19 +152,21 @@ class CascadeAtParty(AtParty):
         plan: EventPlan,
     ) -> Tensor:
         """Join the embeddings, seal their gradients for the others, and send that of the top; the own gradient."""
-        parties = range(module.roster.parties)
-        if [one.senders for one in heard] != [(party,) for party in parties]:
+        parties = module.roster.parties
+        if [one.senders for one in heard] != [(party,) for party in range(parties)]:
             raise ConfigurationError("the server has not relayed the embeddings of all parties; check who runs it")
-        shapes = [(len(batch.record_ids), width) for width in module.embedding_widths]
-        pieces = (self.opened_piece(module, one, shape) for one, shape in zip(heard, shapes, strict=True))
-        leaves = tuple(piece.requires_grad_() for piece in pieces)
+        rows = len(batch.record_ids)
+        leaves = []
+        for upload, width in zip(heard, module.embedding_widths, strict=True):
+            embedding = self.opened_piece(module, upload, (rows, width))
+            leaves.append(embedding.requires_grad_())
         event = needed_event(batch, module)
-        gradients, _, loss, _ = module.differentiate(leaves, batch, event, names, plan)
+        gradients, _, loss, _ = module.differentiate(tuple(leaves), batch, event, names, plan)
         sealed: dict[int, Tensor] = {}
-        for other in parties:
-            message = self.message(GRADIENTS, "peers", gradients[other][None], names, receivers=(other,))
-            sealed |= self.seals.seal(message, len(parties), [other])
-        message = self.message(TOP_GRADIENTS, "server", flat(gradients[len(parties) :]), names)
+        for other, gradient in enumerate(gradients[:parties]):
+            message = self.message(GRADIENTS, "peers", gradient[None], names, receivers=(other,))
+            sealed |= self.seals.seal(message, parties, [other])
+        message = self.message(TOP_GRADIENTS, "server", flat(gradients[parties:]), names)
         header, tensors, _ = enclosed(message, {"part": "upload", "sealed": [*sealed], "loss": loss.item()})
         self.ask(key, "tell", header, [*tensors, *sealed.values()])
         own: Tensor = gradients[self.party]

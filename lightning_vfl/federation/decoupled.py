@@ -13,7 +13,7 @@ from lightning_vfl.federation.at_server import embeddings_of, to_label_holder
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.last_upload import SendsLastUpload, TakesLastUpload
 from lightning_vfl.federation.link import RoundClosed
-from lightning_vfl.federation.turns import at_of, numbers, plan_of
+from lightning_vfl.federation.turns import at_of, numbers
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.protocols.phases import in_parts
 from lightning_vfl.protocols.step import Step
@@ -139,8 +139,8 @@ class DecoupledAtParty(SendsLastUpload):
             self.tell_server(module, self.message(EMBEDDINGS, "server", sent, names), len(sent), Key(at, 0))
         except RoundClosed:
             return nothing_learnt(module)
-        if self.link.told is not None:
-            plan = plan_of(self.link.told, module.roster.parties)
+        plan = self.told(module)
+        if plan is not None:
             module.clock.advance(plan.seconds)
             module.books.mini_batches += int(plan.roll.included.sum())
             if len(sent):

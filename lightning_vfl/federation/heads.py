@@ -14,12 +14,12 @@ from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.federation.answers import answered, differentiated
 from lightning_vfl.federation.at_party import AtParty, Evaluation, nothing_learnt
-from lightning_vfl.federation.at_server import AtServer
+from lightning_vfl.federation.at_server import AtServer, embeddings_of
 from lightning_vfl.federation.attendance import OUTPUTS
 from lightning_vfl.federation.collecting import Uploads
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.link import RoundClosed
-from lightning_vfl.federation.turns import at_of, plan_of
+from lightning_vfl.federation.turns import at_of
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip
 from lightning_vfl.protocols.heads import mean_of_holders
 from lightning_vfl.protocols.step import Step
@@ -97,10 +97,9 @@ class HeadsAtParty(AtParty):
         loss: Tensor | None = None
         with suppress(RoundClosed):
             loss = learn(module, batch, view, at)
-        if self.injected:
-            module.enter(view.rows.total)
-        elif self.link.told is not None:
-            module.enter(view.rows.total, plan_of(self.link.told, module.roster.parties))
+        told = None if self.injected else self.told(module)
+        if self.injected or told is not None:
+            module.enter(view.rows.total, told)
         return Step(loss, (self.party,))
 
     def _alone(self, module: "HeadsVFL", batch: VerticalBatch, view: PartyView, at: At) -> Tensor:
@@ -125,13 +124,12 @@ class HeadsAtParty(AtParty):
 
     def _hear(self, module: "HeadsVFL", embedding: Tensor, view: PartyView, at: At) -> tuple[tuple[Tensor, ...], Roll]:
         """Send the embedding to all others; the M embeddings (B, D), and whose have come: zeros are in their place."""
-        parties = range(module.roster.parties)
-        piece = embedding.detach().expand(len(parties), *embedding.shape)
+        parties = module.roster.parties
+        piece = embedding.detach().expand(parties, *embedding.shape)
         message = self.message(EMBEDDINGS, "peers", piece, view.names)
         told, _ = self.tell_peers(module, message, view, Key(at, 0))
         heard = {one.senders[0]: self.opened_piece(module, one, embedding.shape) for one in told}
-        h = tuple(heard[party] if party in heard else torch.zeros_like(embedding) for party in parties)
-        return h, Roll.of(mask_of(heard, len(parties)))
+        return embeddings_of(module, len(embedding), heard), Roll.of(mask_of(heard, parties))
 
     def evaluate(self, module: "HeadsVFL", batch: VerticalBatch, turn: Evaluation) -> Message | None:
         """Send the output of this party's head."""

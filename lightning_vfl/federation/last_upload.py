@@ -13,7 +13,7 @@ from lightning_vfl.federation.at_server import AtServer, embeddings_of
 from lightning_vfl.federation.attendance import Attendance
 from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import enclosed, message_of
-from lightning_vfl.federation.turns import happened, numbers, plan_of
+from lightning_vfl.federation.turns import happened, numbers
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.phases import in_parts
@@ -122,4 +122,5 @@ class SendsLastUpload(AtParty):
         """The seconds of the round that the server has told; None: they are simulated."""
         if self.injected:
             return None
-        return 0.0 if self.link.told is None else plan_of(self.link.told, module.roster.parties).seconds
+        told = self.told(module)
+        return 0.0 if told is None else told.seconds

@@ -16,14 +16,14 @@ from lightning_vfl.federation.hub import At, Key
 from lightning_vfl.federation.letters import enclosed, merged, message_of
 from lightning_vfl.federation.link import RoundClosed, fields_of
 from lightning_vfl.federation.sum_guard import SumGuard
-from lightning_vfl.federation.turns import CUT, at_of, numbers, plan_of, turns_of
+from lightning_vfl.federation.turns import CUT, at_of, numbers, turns_of
 from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.protocols.accounts.charging import charge
 from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, VerticalBatch, joint_rows, mask_of, stage_of
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, VerticalBatch, mask_of, stage_of
 from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, PartyView
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class RoundsAtParty(AtParty):
 
     def take_part(self, module: Any, batch: VerticalBatch, names: RoundNames) -> Learnt | None:
         """Take part in a round; None: nothing is learnt from it."""
-        rows = joint_rows(batch).total, module.coded_rows(batch)
+        rows = module.rows_of(batch)
         at = at_of(module, names, 0)
         plan: RoundPlan | None = None
         if self.injected:
@@ -88,7 +88,8 @@ class RoundsAtParty(AtParty):
             module.enter_plan(plan, batch, names, rows)
             if plan.skipped:
                 return None
-        called = self.called(module, at, None if plan is None else plan.roll.called)
+        planned = None if plan is None else plan.roll
+        called = self.called(module, at, None if planned is None else planned.called)
         if called is None:
             self.sum_guard.pass_by(module, names.stage, batch)
             return None
@@ -97,14 +98,14 @@ class RoundsAtParty(AtParty):
             charge(module, Roll.of(called), called, batch)
         behind = Learnt()
         try:
-            played = self._play(module, batch, names, Key(at, 0), called, None if plan is None else plan.roll)
+            played = self._play(module, batch, names, Key(at, 0), called, planned)
             if played is not None and self.has_last_half(module):
                 gradient, behind = self._learn_behind(module, batch, names, played.answer)
                 played = played._replace(answer=self._tell_cut(module, gradient, names, at))
         except RoundClosed:
             played = None
-        if plan is None and self.link.told is not None:
-            told = plan_of(self.link.told, module.roster.parties)
+        told = None if self.injected else self.told(module)
+        if told is not None:
             fewer = not torch.equal(told.roll.included, called)  # in a smaller sum each is hidden by less noise
             module.enter_plan(told, batch, names, rows, charged=told.skipped or not fewer)
             went_on = not told.skipped and not bool(told.roll.included[self.party])

@@ -21,7 +21,7 @@ from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, RoundNames, VerticalBatch, joint_rows
+from lightning_vfl.types import RecordSource, RoundNames, VerticalBatch
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class RoundsAtServer(AtServer):
 
     def step(self, module: "SplitVFL", batch: VerticalBatch, names: RoundNames) -> Step:
         """Run a round; the parties get their gradients in the backward pass."""
-        rows = (joint_rows(batch).total, module.coded_rows(batch))
+        rows = module.rows_of(batch)
         at = at_of(module, names, 0)
         plan = module.plan_round(batch, names.round, rows) if self.injected else None
         if plan is not None:

@@ -130,11 +130,11 @@ class MessageRounds(SplitModel):
     def plan_round(self, batch: VerticalBatch, number: int, rows: tuple[int, int] | None = None) -> RoundPlan:
         """The plan of training round ``number``, which makes the requests 2·number and 2·number + 1.
 
-        ``rows``: the numbers of records and of coded rows of the joint batch, if the caller has counted them.
+        ``rows``: see ``rows_of``, if the caller has counted them.
         """
         if self.replayed is not None:
             return self.replayed.plan(number, len(self.costs.of_round(1).legs))
-        rows = rows or (joint_rows(batch).total, self.coded_rows(batch))
+        rows = rows or self.rows_of(batch)
         held = None if batch.present is None and batch.joint is None else self._held(batch)
         alike = held is None and not self.faults.models
         if alike and rows in self._faultless:
@@ -154,7 +154,7 @@ class MessageRounds(SplitModel):
     ) -> None:
         """Count the traffic and the time of a training round, and charge its records.
 
-        ``rows``: the numbers of records and of coded rows of the joint batch. ``charged``: its records are charged.
+        ``rows``: see ``rows_of``. ``charged``: its records are charged.
         """
         if plan.reached and self.preparation.opening is not None:
             self.books.clock.seconds += self.enter_opening(rows[0], names, plan.roll.called)
@@ -354,6 +354,10 @@ class MessageRounds(SplitModel):
         opening = self.preparation.opening
         legs = () if opening is None else opening.legs(rows, roster or self.roster, called, names.round, last)
         return self.books.enter_opening(legs, names.stage, names.round)
+
+    def rows_of(self, batch: VerticalBatch) -> tuple[int, int]:
+        """The numbers of records and of coded rows of the joint batch."""
+        return joint_rows(batch).total, self.coded_rows(batch)
 
     def coded_rows(self, batch: VerticalBatch) -> int:
         """The number of coded rows of the joint batch; without coded rows, its number of records."""

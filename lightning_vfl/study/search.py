@@ -53,16 +53,19 @@ def search(study: Study, wanted: Search, out: Path, carry_out: CarryOut) -> tupl
     }
     for first in range(0, wanted.trials, wanted.at_once):
         numbers = range(first, min(first + wanted.at_once, wanted.trials))
-        asked = {(r, n): sampler.ask() for n in numbers for r, sampler in samplers.items()}
-        settings = {key: _settings(trial, wanted) for key, trial in asked.items()}
-        batch = {key: list(_runs(study, *key, own, out)) for key, own in settings.items()}
-        carry_out([run for own in batch.values() for run in own])
-        for (recipe, number), own in batch.items():
-            value = _value([run for run in own if tables.is_finished(run)], study, wanted, len(own))
+        batch = []
+        for number in numbers:
+            for recipe, sampler in samplers.items():
+                trial = sampler.ask()
+                settings = {key: _suggested(trial, key, one) for key, one in wanted.ranges.items()}
+                batch.append((recipe, number, trial, settings, list(_runs(study, recipe, number, settings, out))))
+        carry_out([run for *_, of_trial in batch for run in of_trial])
+        for recipe, number, trial, settings, of_trial in batch:
+            value = _value(of_trial, study, wanted)
             state = optuna.trial.TrialState.FAIL if value is None else None
-            samplers[recipe].tell(asked[recipe, number], value, state=state)
-            lines.append({"recipe": recipe, "trial": number, wanted.metric: value, **settings[recipe, number]})
-            runs += own
+            samplers[recipe].tell(trial, value, state=state)
+            lines.append({"recipe": recipe, "trial": number, wanted.metric: value, **settings})
+            runs += of_trial
     return runs, pd.DataFrame(lines)
 
 
@@ -115,10 +118,6 @@ def _runs(study: Study, recipe: str, number: int, settings: Settings, out: Path)
     return grid(one, out)
 
 
-def _settings(trial: Any, wanted: Search) -> dict[str, Any]:
-    return {key: _suggested(trial, key, one) for key, one in wanted.ranges.items()}
-
-
 def _suggested(trial: Any, key: str, one: Range) -> Any:
     if one.choices:  # by number, because Optuna takes no lists and mappings
         return one.choices[trial.suggest_categorical(key, range(len(one.choices)))]
@@ -127,11 +126,11 @@ def _suggested(trial: Any, key: str, one: Range) -> Any:
     return trial.suggest_float(key, one.low, one.high, step=one.step, log=one.log)
 
 
-def _value(done: Sequence[Run], study: Study, wanted: Search, runs: int) -> float | None:
+def _value(runs: Sequence[Run], study: Study, wanted: Search) -> float | None:
     """The mean of the metric's last values over all seeds; None if a seed has no result."""
-    if len(done) < runs:
+    if not all(map(tables.is_finished, runs)):
         return None
-    table = tables.collect(done, replace(study, metrics=(), targets={}))
+    table = tables.collect(runs, replace(study, metrics=(), targets={}))
     measured = table[table["metric"] == wanted.metric].sort_values("step", kind="stable")
     if measured.empty:
         there = ", ".join(sorted(table["metric"].unique()))

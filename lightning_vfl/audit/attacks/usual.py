@@ -31,7 +31,8 @@ def usual_attacks(case: Case) -> list[Attack]:
         attacks.append(audit.KnownPlaintext(target, known))
         attacks += [audit.DriftFeatures(target, k) for k in _sweep(case)]
         if isinstance(module, CascadeVFL):
-            attacks += [audit.BatchLabelCounts()] if truth.classes > 1 else []
+            if truth.classes > 1:
+                attacks.append(audit.BatchLabelCounts())
             attacks += [audit.TopGradientInversion(), audit.ChosenTop()]
         attacks += [audit.GroupInversion(group[0]) for group in module.roster.shared]
         if module.aggregator.accounting is not None:
@@ -44,12 +45,15 @@ def usual_attacks(case: Case) -> list[Attack]:
 def _budgets(truth: Truth) -> list[int]:
     """Numbers of known labels of a class: 1, 20, and one per cent of the records divided by the classes."""
     smallest_class = int(truth.labels().bincount().min())
-    numbers = {1, 20, truth.records // (100 * truth.classes)}
-    return sorted(k for k in numbers if 1 <= k <= smallest_class // 2)
+    return _of_half({1, 20, truth.records // (100 * truth.classes)}, smallest_class)
 
 
 def _sweep(case: Case) -> list[int]:
     """Numbers of known records: 1, half as many as all parties have columns, as many, and twice as many."""
     columns = sum(prod(case.truth.shape(party)) for party in range(case.truth.parties))
-    numbers = {1, columns // 2, columns, 2 * columns}
-    return sorted(k for k in numbers if 1 <= k <= case.truth.records // 2)
+    return _of_half({1, columns // 2, columns, 2 * columns}, case.truth.records)
+
+
+def _of_half(numbers: set[int], records: int) -> list[int]:
+    """The numbers from 1 to half of the records, ascending."""
+    return sorted(number for number in numbers if 1 <= number <= records // 2)

@@ -29,7 +29,7 @@ from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch, places
 from lightning_vfl.wire import Leg, Message, Tap
 
 Features = tuple[Tensor, ...]
@@ -518,7 +518,7 @@ class DecoupledVFL(PhasedVFL):
         """
         records = self.datamodule.records("train")
         encodings = torch.cat(list(parts))
-        self._encodings = encodings, places_in(in_parts(records), len(records)).to(self.device)
+        self._encodings = encodings, places(torch.cat(in_parts(records)), len(records)).to(self.device)
         if self.standardise:
             mean, scale = mean_and_scale(encodings)
             self.encoding_mean.copy_(mean)
@@ -587,14 +587,6 @@ class DecoupledVFL(PhasedVFL):
                 "standardise": str(self.standardise),
             }
         )
-
-
-def places_in(parts: Sequence[Tensor], records: int) -> Tensor:
-    """(N,) int64, the row of each record in the encodings of parts of them; -1: the record has no row."""
-    common = torch.cat(list(parts))
-    place = torch.full((records,), -1)
-    place[common] = torch.arange(len(common))
-    return place
 
 
 def mean_and_scale(encodings: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.audit.attacks.drift.served import ServedSteps, State, Visits
-from lightning_vfl.audit.transcript import places
+from lightning_vfl.types import places
 
 MOST_DIMENSIONS = 48  # of the space of columns; the equations for G have so many squared unknowns
 ROUNDS = 16
