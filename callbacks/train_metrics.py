@@ -13,6 +13,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.objectives import predictions
 from lightning_vfl.protocols import VFLModule
+from lightning_vfl.protocols.scores import round_to
 from lightning_vfl.types import RoundNames, Stage, VerticalBatch
 
 from .injector import protocol
@@ -83,6 +84,7 @@ def measure(trainer: Trainer, module: VFLModule) -> dict[str, Tensor]:
     """The validation metrics on all training records, by name, with the current weights."""
     metrics = module.val.metrics.clone(prefix="train/")
     metrics.reset()
+    round_to(metrics, torch.float32)  # the dtype of predictions
     loader: Any = trainer.train_dataloader
     names = RoundNames(module.seed, Stage.VALIDATION, 0)
     with _evaluating(module), trainer.precision_plugin.val_step_context():

@@ -145,6 +145,17 @@ class Attendance:
     answered: Tensor
 
 
+def round_to(metrics: nn.Module, dtype: torch.dtype) -> None:
+    """Let metrics round what they are given to this dtype.
+
+    Lightning moves a logged metric within a step, and torchmetrics then rounds to torch's default dtype of the step:
+    with ``precision`` ``bf16-true`` a mean loss would have two digits, and the weight of 257 rows would be 256.
+    """
+    for metric in metrics.modules():
+        if isinstance(metric, Metric):
+            metric._dtype = dtype
+
+
 class Scores(nn.Module):
     """The mean loss and the metrics of one split, weighted by rows, over all processes.
 
@@ -212,6 +223,8 @@ class Scores(nn.Module):
             return predicted
         labels = labels_of(batch)
         refuse_nan_output(output, batch.record_ids, module.trainer)  # MeanMetric would leave such losses out
+        if self.loss.dtype != output.dtype:
+            round_to(self, output.dtype)
         self.loss.update(objective.loss(output, labels), rows)
         self.metrics.update(predicted, labels)
         self.spread.add(predicted, labels)

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torchmetrics import MeanMetric
@@ -13,6 +14,7 @@ from lightning_vfl.absence.stand_ins import Zeros
 from lightning_vfl.aggregators import Concat, Max, Mean
 from lightning_vfl.audit.attacks.membership import members_and_others
 from lightning_vfl.audit.case import Truth
+from lightning_vfl.callbacks import LearningCurve
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.export.halves import ServerNetwork
 from lightning_vfl.networks import MLP
@@ -65,6 +67,36 @@ def test_scores_of_many_batches_are_those_of_all_predictions_at_once(tmp_path, d
     if data is Blobs:
         expected = -values[torch.arange(len(values)), labels].log().mean()
         assert scores["test/loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+class Validations(Callback):
+    """The mean loss and the mean prediction of each validation, in float64 from the predictions of its batches."""
+
+    def __init__(self):
+        self.expected = []
+
+    def on_validation_epoch_start(self, trainer, module):
+        self.values, self.labels = [], []
+
+    def on_validation_batch_end(self, trainer, module, predicted, batch, *_):
+        self.values.append(predicted.double())
+        self.labels.append(batch.labels)
+
+    def on_validation_epoch_end(self, trainer, module):
+        values = torch.cat(self.values)
+        loss = -values[torch.arange(len(values)), torch.cat(self.labels)].log().mean()
+        self.expected.append({"val/loss": loss.item(), "val/mean": values.mean().item()})
+
+
+def test_scores_have_the_same_digits_in_every_validation(tmp_path):
+    """Lightning moves a metric in a step, where torch's default is bfloat16, and torchmetrics then rounds to that."""
+    validations, curve = Validations(), LearningCurve()
+    module = split(metrics={"mean": MeanPrediction()})
+    t = trainer(tmp_path, precision="bf16-true", max_epochs=3, callbacks=[validations, curve])
+    t.fit(module, datamodule=Blobs(batch_size=7))
+    for name in ("val/loss", "val/mean"):
+        expected = [validation[name] for validation in validations.expected]
+        assert [value for _, value in curve.points[name]] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")  # the tracer looks at gradients that are none

@@ -263,6 +263,13 @@ def test_the_books_would_show_a_lost_round(whole):
     assert len(expected["curve"]["val/accuracy"]) == EPOCHS
 
 
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_the_first_validation_of_a_resumed_fit_has_the_digits_of_the_third(tmp_path, precision):
+    expected = everything(*fit(tmp_path, precision=precision))
+    resumed = everything(*fit(tmp_path / "again", tmp_path / f"step={2 * STEPS + 2}.ckpt", precision=precision))
+    assert same(resumed, expected)
+
+
 class OneCycle(SplitVFL):
     """Its schedule needs the number of steps, for which Lightning makes the training loader early."""
 
