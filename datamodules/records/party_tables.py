@@ -81,9 +81,14 @@ def csv_forms(
     """Party -> how its file is written.
 
     Raises:
-        ConfigurationError: for a party without a table, and an encoding that Python does not have.
+        ConfigurationError: for a party without a table, a separator of several characters, and an encoding that
+            Python does not have.
     """
     separators = by_party("separator", separator, parties, ",")
+    tabs = {party: "\t" for party, mark in separators.items() if mark == r"\t"}  # as YAML and shells leave it
+    for mark in (separators := {**separators, **tabs}).values():
+        if len(mark) != 1:
+            raise ConfigurationError(rf"separator must be one character, such as ';' or '\t' for a tab; got {mark!r}")
     encodings = by_party("encoding", encoding, parties, "utf-8")
     for name in encodings.values():
         try:
@@ -100,10 +105,17 @@ def check_id_column(names: "Collection[str] | pd.DataFrame", path: Path, party: 
         ConfigurationError: if it is missing.
     """
     if id_column not in names:
+        mark = other_separator(names)
+        fix = "correct id_column or separator" if mark is None else f"give separator {mark!r}"
         raise ConfigurationError(
-            f"{path} of party '{party}' has no id column '{id_column}', only {listed(names)}; "
-            "correct id_column or separator"
+            f"{path} of party '{party}' has no id column '{id_column}', only {listed(names)}; {fix}"
         )
+
+
+def other_separator(names: Iterable[object]) -> str | None:
+    """What separates the fields of a header that was read as one field; None: nothing that files usually have."""
+    header = [str(name) for name in names]
+    return next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
 
 
 def check_ids(ids: "pd.Series[Any]", path: Path, party: str) -> "pd.Series[Any]":

@@ -171,7 +171,10 @@ class TableSource:
 
         text = self._texts(file)
         spaces = _has_spaces(file, self.form)
-        options = {**csv_options(self.form, spaces), **missing_cells(self._names(file), self._ids)}
+        names = self._names(file)
+        if self.id_column is not None:
+            self._check_id_column(names)  # before the rows, which another separator makes unreadable
+        options = {**csv_options(self.form, spaces), **missing_cells(names, self._ids)}
         types: Any = str if text is None else dict.fromkeys((*text, *self._ids), str)
         with csv_warnings():
             try:
@@ -258,8 +261,9 @@ def readable(path: Path, party: str) -> Iterator[None]:
             f"0x{error.object[error.start]:02x} in it); save it as CSV UTF-8, or give its encoding (cp1252 of Excel)"
         ) from error
     except (OSError, ValueError, pd.errors.ParserWarning) as error:
+        why = getattr(error, "strerror", None) or error  # without the path, which stands before it
         raise ConfigurationError(
-            f"{path} of party '{party}' cannot be read ({error}); correct the path, the file or separator"
+            f"{path} of party '{party}' cannot be read ({why}); correct the path, the file or separator"
         ) from error
 
 

@@ -16,6 +16,7 @@ from lightning_vfl.datamodules.records.party_tables import (
     kind_of,
     listed,
     missing_cells,
+    other_separator,
 )
 from lightning_vfl.datamodules.records.table_files import readable
 from lightning_vfl.errors import ConfigurationError, nearest
@@ -74,8 +75,9 @@ class TableFile:
             columns = [word] if word in names else word.split("+")
             for column in columns:
                 if column not in names:
-                    # the name of a single column may be the row of all names
-                    similar = nearest(column, names if len(names) > 1 else (), "correct --id-column or --separator")
+                    mark = other_separator(names)
+                    similar = nearest(column, names, "correct --id-column or --separator")
+                    similar = similar if mark is None else f"give --separator {mark!r}"
                     raise ConfigurationError(
                         f"{self.path} of party '{self.party}' has no column '{column}', only {listed(names)}; {similar}"
                     )

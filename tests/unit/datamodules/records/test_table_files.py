@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lightning_vfl.datamodules.records import table_files
-from lightning_vfl.datamodules.records.party_tables import CSV, CSVForm, canonical_ids
+from lightning_vfl.datamodules.records.party_tables import CSV, CSVForm, canonical_ids, csv_forms
 from lightning_vfl.datamodules.records.table_files import TableSource
 from lightning_vfl.errors import ConfigurationError
 
@@ -91,6 +91,30 @@ def test_blanks_in_front_of_a_field_are_no_part_of_it(separator, place, tmp_path
         for name in ("plain", "spaced"):
             table = TableSource(tmp_path / f"{name}.csv", "bank", "id", form).read()
             pd.testing.assert_frame_equal(table, expected, check_names=False)
+
+
+@pytest.mark.parametrize("given", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("written", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("column", ["id", "patient"])
+def test_the_separator_of_a_file_that_is_read_with_another_one_is_named(written, given, column, tmp_path):
+    other = ";" if written == "," else ","  # as in numbers such as 2,5
+    rows = [["patient", "crp"], ["0001", f"2{other}5"], ["0002", "3"]]
+    (tmp_path / "a.csv").write_text("\n".join(map(written.join, rows)))
+    source = TableSource(tmp_path / "a.csv", "bank", column, csv_forms(["bank"], given, "utf-8")["bank"])
+    for read in (source.read, lambda: source.store(tmp_path)):
+        if given == written and column == "patient":
+            assert len(read()) == 2
+            continue
+        with pytest.raises(ConfigurationError) as error:
+            read()
+        fix = "correct id_column or separator" if given == written else f"give separator {written!r}"
+        assert str(error.value).endswith(f"; {fix}")
+
+
+def test_a_tab_may_be_written_with_a_backslash():
+    assert csv_forms(["bank", "shop"], {"bank": r"\t"}, "utf-8") == {"bank": CSVForm("\t"), "shop": CSV}
+    with pytest.raises(ConfigurationError, match=r"separator must be one character, such as .* got ', '"):
+        csv_forms(["bank"], ", ", "utf-8")
 
 
 _WHOLE = st.integers(-(2**70), 2**70).map(str) | st.from_regex(r"[-+]?[0-9]{1,20}", fullmatch=True)
