@@ -7,6 +7,7 @@ wins. ``--model NAME``, ``--data NAME``, ``--optimizer NAME`` and ``--lr_schedul
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -263,8 +264,10 @@ def with_full_paths(config: Any) -> Any:
 
 
 def _with_full_path(key: str, value: Any) -> Any:
-    if key == "class_path" and isinstance(value, str):
+    if key in ("class_path", "bottom") and isinstance(value, str):
         return _SHORT.get(value, own_classes().get(value, value))
+    if key == "bottom_of" and isinstance(value, dict):
+        return {party: _with_full_path("bottom", network) for party, network in value.items()}
     completed = with_full_paths(value)
     return with_open_outputs(completed) if key == "top" else completed
 
@@ -419,7 +422,10 @@ def _complete_value(option: str, value: str) -> str:
     if option.endswith(".top"):
         top = with_open_outputs(own_classes().get(value, value))
         return top if isinstance(top, str) else _written(top)
-    if option.endswith((".bottom", ".class_path")) or option == "--model":
+    if option.endswith(".bottom_of") and value.lstrip().startswith("{"):
+        with suppress(yaml.YAMLError):  # which the parser tells, with the setting
+            return _written(with_full_paths({"bottom_of": load(value)})["bottom_of"])
+    if option.endswith((".bottom", ".class_path")) or ".bottom_of." in option or option == "--model":
         return own_classes().get(value, value)
     return _SHORT.get(value, value)
 

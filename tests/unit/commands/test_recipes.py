@@ -230,3 +230,14 @@ def test_short_class_paths_of_ours_are_made_full_and_others_left():
         ]
     }
     assert own_classes()["Digits"] == "lightning_vfl.datamodules.Digits"
+
+
+@pytest.mark.parametrize("words", [("bottom_of", "{0: Linear, 1: {class_path: Linear}}"), ("bottom_of.1", "Linear")])
+def test_networks_of_ours_have_short_names_by_party(words):
+    option, value = words
+    made = VFLCLI(["fit", "--config", "data/digits", "--config", "protocol/mean", f"--model.{option}", value]).given
+    assert {one.class_path for one in made.model.init_args.bottom_of.values()} == {"lightning_vfl.networks.Linear"}
+    assert with_full_paths({"bottom_of": {"bank": "Linear"}, "bottom": "Linear"}) == {
+        "bottom_of": {"bank": "lightning_vfl.networks.Linear"},
+        "bottom": "lightning_vfl.networks.Linear",
+    }
