@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lightning_vfl.errors import printable
 from lightning_vfl.federation.log import log
 from lightning_vfl.federation.spans import span
 from lightning_vfl.serving.batches import Batches, Full
@@ -132,7 +133,9 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
     page = (Path(__file__).parent / "dashboard.html").read_text(encoding="utf-8")
 
     @app.exception_handler(RequestValidationError)
-    async def refused(_: Request, error: RequestValidationError) -> Response:
+    async def refused(request: Request, error: RequestValidationError) -> Response:
+        if "json" not in (kind := request.headers.get("content-type", "nothing")):
+            return _failed(422, f"the header content-type must be application/json; got {printable(kind)}")
         return _failed(422, f'the body must be {{"ids": [...]}} with 1 to {MOST} whole numbers or texts')
 
     @app.post("/predict", response_model=Answer)
@@ -172,6 +175,7 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
             {
                 "model": server.manifest.model,
                 "versions": {model: version.states for model, version in gateway.versions.items()},
+                "classes": list(server.half.classes),
                 "aggregator": server.half.aggregator,
                 "protection": said_of(server.protection),
                 "without_a_party": str(server.half.missing),

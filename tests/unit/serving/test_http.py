@@ -38,8 +38,8 @@ async def answering(subject, parties=PARTIES, most=50_000):
             task = asyncio.create_task(server.answer(place))
             address = f"http://127.0.0.1:{place.getsockname()[1]}"
 
-            def page(path, body=None):
-                return asyncio.to_thread(get, address + path, body)
+            def page(path, body=None, kind="application/json"):
+                return asyncio.to_thread(get, address + path, body, kind)
 
             page.address = address
             yield page
@@ -47,8 +47,8 @@ async def answering(subject, parties=PARTIES, most=50_000):
             await task
 
 
-def get(url, body=None):
-    request = urllib.request.Request(url, None if body is None else body.encode(), {"Content-Type": "application/json"})
+def get(url, body=None, kind="application/json"):
+    request = urllib.request.Request(url, None if body is None else body.encode(), {"Content-Type": kind})
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -75,6 +75,8 @@ def test_an_answer_names_the_model_the_absent_and_the_unknown(tmp_path):
     assert (content["absent"], content["unknown"], content["withheld"]) == (["telco"], [77], [])
     first, unknown, last = content["predictions"]
     assert unknown == {"id": 77, "probability": None, "decision": None}
+    ((_, health),) = asked(subject, ("/health",))
+    assert json.loads(health)["classes"] == ["no", "yes"]  # a probability is that of the second
     for entry, one, probability in zip((first, last), (7, 3), expected, strict=True):
         assert (entry["id"], entry["decision"]) == (one, "yes" if probability >= 0.5 else "no")
         assert entry["probability"] == pytest.approx(probability, abs=1e-5)
@@ -103,6 +105,13 @@ def test_wrong_requests_are_refused_in_one_line(tmp_path):
     for status, text in asked(Subject(tmp_path), *(("/predict", body) for body in bodies)):
         assert status == 422
         assert "\n" not in json.loads(text)["error"]
+
+
+def test_a_body_that_is_not_said_to_be_json_is_refused_with_the_header_to_send(tmp_path):
+    # what curl -d sends by itself, which is read as a text
+    ((status, text),) = asked(Subject(tmp_path), ("/predict", '{"ids": [7]}', "application/x-www-form-urlencoded"))
+    told = "the header content-type must be application/json; got application/x-www-form-urlencoded"
+    assert (status, json.loads(text)["error"]) == (422, told)
 
 
 ODD = ("\ud800", "a7\0", "a7\0\0", "x" * 1001)
