@@ -172,7 +172,7 @@ def check_kinds(tables: "Mapping[str, PartyTable]") -> None:
         if kind_of(table.index) != kind:
             raise ConfigurationError(
                 f"ids of party '{party}' are {kind_of(table.index)} but those of party '{first}' are "
-                f"{kind}; write them in the same form in all files"
+                f"{kind}; write them in the same form in all files, and read frames with dtype=str for this column"
             )
 
 

@@ -237,8 +237,8 @@ class Given(Normaliser):
             return self
         if bounds is None:
             raise ConfigurationError(
-                f"{data} has no known bounds for normaliser: Given; give low and high, or use another normaliser (with "
-                "public: true if privacy is accounted for and its statistics are public knowledge)"
+                f"{data} has no known bounds for normaliser: Given; give low and high, or declare means and deviations "
+                "of the training records public knowledge (normaliser: Standardise with public: true)"
             )
         return Given(*bounds)
 

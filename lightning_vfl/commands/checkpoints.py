@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.errors import ConfigurationError, nearest
 
 COMMAND = "lightning_vfl_command"  # key in a checkpoint: the command that has saved it; absent in those of Python
 FIT = "fit"
@@ -44,7 +44,9 @@ def find_checkpoint(given: str, roots: Iterable[Path], of_folder: Pick = Pick.BE
     if path.is_dir():
         return str(_pick(of_folder, _saved_in(path) or _saved_in(path / CHECKPOINTS), given))
     if not path.is_file():
-        raise ConfigurationError(f"--ckpt_path {given}: no such file; give the .ckpt that fit has written")
+        runs = [str(found) for root in roots for found in sorted(root.glob("*/*")) if found.name == given]
+        fix = nearest(given, [*runs, *Pick], "give best, last, the folder of a run, or the .ckpt that fit has written")
+        raise ConfigurationError(f"--ckpt_path {given}: no such file; {f'did you mean {runs[0]}?' if runs else fix}")
     _read(path)
     return given
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 
+from lightning_vfl.commands.known_classes import own_classes
 from lightning_vfl.commands.printed_paths import short
 from lightning_vfl.errors import on_one_line
 
@@ -129,12 +130,18 @@ def untyped_setting(settings: Any) -> str | None:
     """
     values = list(vars(settings).values()) if isinstance(settings, Namespace) else settings
     if isinstance(settings, Namespace) and "class_path" in settings:
-        for name in _untyped(settings["class_path"]):
-            if settings.get(f"init_args.{name}", 0) is None:
-                kind = settings["class_path"]
+        kind = settings["class_path"]
+        for name in _untyped(kind):
+            given = settings.get(f"init_args.{name}", 0)
+            if given is None:
                 return (
                     f"{kind} needs a value for {name}, whose type the command line does not know; give it, or "
                     f"annotate it in __init__ ({name}: int, for example)"
+                )
+            if isinstance(given, str) and given.rpartition(".")[2] in own_classes():
+                return (
+                    f"{kind} would get the text '{given}' for {name}, because __init__ has no annotation for it; "
+                    f"annotate it with the class that it takes ({name}: Aggregator, for example)"
                 )
     if not isinstance(values, list):
         return None

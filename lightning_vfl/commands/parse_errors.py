@@ -18,6 +18,7 @@ from lightning_vfl.errors import nearest, on_one_line
 _PARTS = ("data", "model", "trainer", "optimizer", "lr_scheduler", "seed_everything", "ckpt_path")  # of a recipe
 _RECIPES = {"data": "--config data/digits", "model": "--config protocol/mean"}
 
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "dict": "a mapping", "list": "a list"}
 _KNOWN = {  # setting -> modules with the classes that it can have; other settings have classes of the toolkit
     "optimizer": ("torch.optim",),
     "lr_scheduler": ("torch.optim.lr_scheduler",),
@@ -111,8 +112,11 @@ def cause_of(error: Exception) -> str:
     return inner[1] if inner else text
 
 
-def _unknown_setting(found: re.Match[str], error: ParserError) -> str:
+def _unknown_setting(found: re.Match[str], error: ParserError) -> str | None:
     *_, setting = found.groups()
+    *_, given, tried = (class_at(path) for path in ["", "", *error.classes])
+    if given is not None and tried is not None and given is not tried and issubclass(given, tried):
+        return None  # the base of a list's elements, which the parser tries after the class that was given
     if error.classes:
         return error.where + unknown_setting(setting, error.classes[-1])
     return _unknown_key(".".join(found.groups()), error)
@@ -175,12 +179,16 @@ def _required(found: re.Match[str], error: ParserError) -> str:
 def _unknown_option(found: re.Match[str], error: ParserError) -> str:
     given = found[1].strip().split(" --")[0]  # the first one, with its value
     if not given.startswith("-"):
-        return f"unexpected argument {given}; see --help"
+        first = given.split()[0]
+        recipe = "--config" in error.options and ("/" in first or first.endswith(".yaml"))
+        return f"unexpected argument {given}; {f'write --config {first}' if recipe else 'see --help'}"
     name = re.split(r"[= ]", given)[0]
     if "--config" not in error.options and name.split(".")[0] in ("--config", "--data", "--model", "--trainer"):
         return f"{name} belongs to a recipe, and this command reads none; leave it out, see --help"
     if name.split(".")[0].lstrip("-") in _PARTS and f"--{name.split('.')[0].lstrip('-')}" not in error.options:
         return f"{name} is given before the command; write the command first: lightning-vfl fit {name} ..."
+    if name == "--out" and "--predictions.path" in error.options:
+        return f"unknown option {given}; write --predictions.path FILE"
     part, _, setting = name.lstrip("-").partition(".")
     similar = difflib.get_close_matches(part, _PARTS, n=1)
     if setting and similar and part not in _PARTS:  # the parser lists no settings of classes
@@ -212,6 +220,10 @@ def _abstract(found: re.Match[str], error: ParserError) -> str | None:
     return (
         error.where + abstract_class(found[1]) if re.search(given, error.message) else None
     )  # or the base of a setting
+
+
+def _other_kind(found: re.Match[str], error: ParserError) -> str:
+    return f"{error.where}'{found[2].strip()}' is not {_KINDS.get(found[1], found[1])}"
 
 
 def _as_it_is(found: re.Match[str], error: ParserError) -> str:
@@ -252,7 +264,7 @@ _REASONS: tuple[tuple[str, Callable[[re.Match[str], ParserError], str | None]], 
             "install its package"
         ),
     ),
-    (r"(Expected a <class '(?!NoneType|collections)[^>]+>\.? ?Got value: .+)", _as_it_is),
+    (r"Expected a <class '(?!NoneType|collections)([^'>]+)'>\.? ?Got value: (.+)", _other_kind),
     (r"(Multiple subclasses with name .+)", _as_it_is),
     (
         r"Import path (\S+) does not correspond to a subclass of (\w+)",
@@ -343,4 +355,5 @@ def unknown_setting(setting: str, class_path: str | None) -> str:
 
 def beside_class_path(key: str) -> str:
     """The error for a key beside ``class_path`` that is not ``init_args``."""
-    return f"'{key}' beside class_path is not known; {nearest(key, ['init_args'], 'use init_args')}"
+    known = ["init_args", "class_path"]
+    return f"'{key}' beside class_path is not known; {nearest(key, known, 'use init_args')}"

@@ -37,7 +37,7 @@ def empty_folder(tmp_path, monkeypatch):
             ["--model.downlink", "Marvel"], 2, "model.downlink: 'Marvel' is not a known class; did you mean Marvell"
         ),
         (["--model.widht", "3"], 2, "model: 'widht' is not a setting of SplitVFL; did you mean width"),
-        further(["--model.width", "wide"], 2, "model.width: Expected a int. Got value: wide"),
+        further(["--model.width", "wide"], 2, "model.width: 'wide' is not a whole number"),
         further(["--trainer.max_epochs", "three"], 2, "trainer.max_epochs: three is none of int, null"),
         further(["--trainer.loger", "false"], 2, "unknown option --trainer.loger false; did you mean --trainer.logger"),
         (["--modl.width", "8"], 2, "unknown option --modl.width 8; did you mean --model.width?"),
@@ -70,6 +70,12 @@ def empty_folder(tmp_path, monkeypatch):
         ),
         (["--model.bottom_of", "3"], 2, "model.bottom_of: 3 is not a mapping; write"),
         (["--data.partitioner", "NamedColumns", "--data.partitioner.columns", "a"], 2, "columns: a is given, but the"),
+        (
+            ["--trainer.callbacks+", "Stragglers", "--trainer.callbacks.parties", "bank"],
+            2,
+            "trainer.callbacks.parties: bank is not a list; write '[bank]'",
+        ),
+        (["--model.bottom_of.1.class_path", "Linear"], 1, "does not exist; write {1: {class_path: ...}}"),
         (["--predictions.path", "p.txt"], 1, "need a .csv or .parquet file; got 'p.txt'"),
     ],
 )
@@ -87,6 +93,10 @@ def test_one_line_names_the_fix(more, status, message, capsys):
         (
             "model: {class_path: AsyncVFL, init_arg: {width: 3}}",
             "--model: 'init_arg' beside class_path is not known; did you mean init_args?",
+        ),
+        (
+            "trainer: {callbacks+: [{class_path: Stragglers, init_args: {parties: [bank]}}]}",
+            "trainer.callbacks.parties: 'bank' is not a whole number",
         ),
         (
             "data:\n  class_path: Digits\n init_args: {}",
@@ -170,7 +180,9 @@ def test_decoupled_training_says_what_has_no_place_in_it(more, message, capsys):
         (["fitt"], "unknown command 'fitt'; did you mean fit?"),
         ([], "no command is given; give one of fit, validate, test, predict, contribution, robustness, export"),
         (["--confg", "data/digits", "fit"], "unknown option --confg; did you mean --config"),
-        (["fit", "data/digits"], "unexpected argument data/digits"),
+        (["fit", "data/digits"], "unexpected argument data/digits; write --config data/digits"),
+        (["fit", "protocol"], "unexpected argument protocol; see --help"),
+        (["predict", *GOOD, "--out", "p.csv"], "unknown option --out p.csv; write --predictions.path FILE"),
         (["fit", "--config", "data/digits"], "needs a value for fit.model"),
         (["fit"], "needs a value for fit.data and fit.model; set it in a recipe or as an option"),
         (["audit", "--config", "data/digits", "--config", "protocol/mean"], "audit needs --attacker; see audit --help"),

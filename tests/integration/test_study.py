@@ -299,7 +299,7 @@ def test_a_changed_setting_runs_again(capfd):
         (["study", "study.yaml", "--jobs", "0"], 2, "--jobs: 0 is none of whole number above 0, null"),
         (["study", "study.yaml", "--backend", "threads"], 2, "--backend: 'threads' is none of loky, dask, ray"),
         (["study", "study.yaml", "--jos", "x"], 2, "unknown option --jos x; did you mean --jobs"),
-        (["study", "study.yaml", "--backend-options", "x"], 2, "--backend-options: Expected a dict. Got value: x"),
+        (["study", "study.yaml", "--backend-options", "x"], 2, "--backend-options: 'x' is not a mapping"),
         (["study"], 2, "study needs STUDY; see study --help"),
         (["study", "study.yaml", "more"], 2, "unexpected argument more"),
         (["plot"], 2, "plot needs RESULTS"),

@@ -89,11 +89,13 @@ def test_each_mistake_has_a_line(tmp_path):
     for given, message in (
         ("last", f"--ckpt_path last: there is no checkpoint below {tmp_path / 'empty'}; give a .ckpt file"),
         (str(tmp_path / "empty"), "empty: the folder has no checkpoint; give the folder of a run of fit"),
-        (str(tmp_path / "gone.ckpt"), "gone.ckpt: no such file; give the .ckpt that fit has written"),
+        (str(tmp_path / "gone.ckpt"), "gone.ckpt: no such file; give best, last, the folder of a run, or"),
+        ("bst", "--ckpt_path bst: no such file; did you mean best or last?"),
+        ("a.ckpt", f"--ckpt_path a.ckpt: no such file; did you mean {tmp_path / 'none/a.ckpt'}?"),
         (str(tmp_path / "x.ckpt"), "x.ckpt is not a checkpoint; give the .ckpt that fit has written"),
         (str(tmp_path / "two"), "which checkpoint is the best is not known; give one of "),
         (str(tmp_path / "none"), "which checkpoint is the best is not known; give one of "),
     ):
         with pytest.raises(ConfigurationError, match=re.escape(message)) as told:
-            find_checkpoint(given, [tmp_path / "empty"])
+            find_checkpoint(given, [tmp_path if given == "a.ckpt" else tmp_path / "empty"])
         assert "\n" not in str(told.value)

@@ -113,6 +113,23 @@ def test_a_required_argument_without_annotation_is_given_or_refused(folder, opti
     VFLCLI([*FIT, option, "own_plain.Own", f"{option}.k", "3"])
 
 
+def test_a_class_for_an_argument_without_annotation_is_refused(folder):
+    (folder / "own_untyped.py").write_text(
+        "from lightning_vfl import SplitVFL\nfrom lightning_vfl.aggregators import Aggregator\n"
+        "class Own(SplitVFL):\n    def __init__(self, aggregator, **settings):\n"
+        "        super().__init__(aggregator, **settings)\n"
+        "class Typed(SplitVFL):\n    def __init__(self, aggregator: Aggregator, **settings):\n"
+        "        super().__init__(aggregator, **settings)"
+    )
+    line = (
+        "own_untyped.Own would get the text 'Mean' for aggregator, because __init__ has no annotation for it; annotate"
+    )
+    for name in ("Mean", "lightning_vfl.aggregators.Mean"):
+        told = refuse("--model", "own_untyped.Own", "--model.aggregator", name)
+        assert told.startswith(line.replace("'Mean'", f"'{name}'"))
+    VFLCLI([*FIT, "--model", "own_untyped.Typed", "--model.aggregator", "Mean"])
+
+
 def test_a_factory_whose_first_arguments_the_package_gives(folder):
     text = "import torch\nclass Own(torch.nn.Module):\n    def __init__(self, shape, width, depth): ..."
     (folder / "own_bottom.py").write_text(text)

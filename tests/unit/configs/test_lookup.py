@@ -24,6 +24,15 @@ def test_a_typo_is_told_the_nearest_recipes():
         find_recipe("data/digit")
 
 
+def test_a_typo_in_the_name_of_an_own_file_is_told_the_nearest_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("loans.yaml", "study.yml", "loans.csv"):
+        (tmp_path / name).touch()
+    for given, right in (("loan.yaml", "loans.yaml"), (str(tmp_path / "stdy.yml"), str(tmp_path / "study.yml"))):
+        with pytest.raises(ConfigurationError, match=f"did you mean {right}[?]"):
+            find_recipe(given)
+
+
 def test_long_texts():
     recipe = '{"model": {"class_path": "' + "x" * 400 + '"}}'
     assert find_recipe(recipe) == recipe

@@ -84,7 +84,7 @@ def test_settings_arrive_on_the_command_line(kind, capsys):
 def test_wrong_settings_are_refused_in_one_line(kind, capsys):
     code, said = parse(kind, "--data.batch_size", "many", capsys=capsys)
     assert (code, said.count("\n")) == (2, 1)
-    assert "batch_size: Expected a int. Got value: many" in said
+    assert "batch_size: 'many' is not a whole number" in said
     code, said = parse(kind, "--data.batch_sise", "16", capsys=capsys)
     assert (code, said.count("\n")) == (2, 1)
     assert f"'batch_sise' is not a setting of {kind.__name__}; did you mean batch_size" in said
