@@ -20,6 +20,7 @@ from lightning_vfl.trained.predictions import (
     with_parties,
     write_predictions,
 )
+from lightning_vfl.types import Tensors
 from lightning_vfl.whole_files import refuse_unwritable, whole_path
 
 if TYPE_CHECKING:
@@ -150,9 +151,7 @@ def _columns(predictions: Sequence[Predictions]) -> tuple[list[Tensor], ...]:
     return [p.record_ids for p in predictions], [p.values for p in predictions], took_part
 
 
-def _of_all_processes(
-    trainer: Trainer, path: Path, mine: tuple[Tensor, ...] | None
-) -> tuple[Tensor, Tensor, Tensor] | None:
+def _of_all_processes(trainer: Trainer, path: Path, mine: Tensors | None) -> tuple[Tensor, Tensor, Tensor] | None:
     """Positions, values and parties of the predictions of all processes; None in all but the first.
 
     Args:

@@ -12,7 +12,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.schedules.batches import Schedule
 from lightning_vfl.schedules.blocks import BlockShuffled, shuffled
-from lightning_vfl.types import Joint, VerticalBatch
+from lightning_vfl.types import Joint, Parties, VerticalBatch, numbers_in
 
 from .records.records import Records, Request
 
@@ -195,10 +195,10 @@ class ScheduledLoader:
                 f"{self.world_size} processes cannot share; use one (--trainer.devices 1)"
             )
 
-    def _held(self, ids: torch.Tensor) -> tuple[int, ...] | None:
+    def _held(self, ids: torch.Tensor) -> Parties | None:
         if self.records.present is None:
             return None
-        return tuple(self.records.present.index_select(0, ids).any(0).nonzero().flatten().tolist())
+        return tuple(numbers_in(self.records.present.index_select(0, ids).any(0)))
 
 
 class _SameOrder(SequentialSampler):

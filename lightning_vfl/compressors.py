@@ -14,7 +14,7 @@ from lightning_vfl.checks import one_of, positive, within
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.rebuildable import Rebuildable
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import Parties, RoundNames, Tensors
+from lightning_vfl.types import Parties, RoundNames, Shape, Tensors
 
 __all__ = ["Compressor", "Quantise", "TopK"]
 
@@ -258,7 +258,7 @@ class _Part(NamedTuple):
     """One tensor of a record: its type, the shape of its row, and its bytes."""
 
     dtype: torch.dtype
-    shape: tuple[int, ...]
+    shape: Shape
     size: int
 
 

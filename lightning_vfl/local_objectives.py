@@ -16,6 +16,7 @@ from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.mlp import MLP, mirrored
 from lightning_vfl.rebuildable import Rebuildable
+from lightning_vfl.types import Shape
 
 __all__ = ["BarlowTwins", "LocalObjective", "Reconstruction"]
 
@@ -35,7 +36,7 @@ class LocalObjective(Rebuildable, ABC):
     """The number of passes of a record through encoder and partner in a step, for the costs."""
 
     @abstractmethod
-    def partner(self, encoder: nn.Module, shape: tuple[int, ...], width: int) -> nn.Module:
+    def partner(self, encoder: nn.Module, shape: Shape, width: int) -> nn.Module:
         """The network that is trained beside an encoder of records of this shape into ``width`` numbers."""
 
     @abstractmethod
@@ -96,7 +97,7 @@ class Reconstruction(LocalObjective):
     def __init__(
         self,
         output_activation: Callable[[], nn.Module] | None = None,
-        decoder: Callable[[int, tuple[int, ...]], nn.Module] | None = None,
+        decoder: Callable[[int, Shape], nn.Module] | None = None,
         corruption: float | None = None,
     ) -> None:
         if output_activation is not None and decoder is not None:
@@ -110,7 +111,7 @@ class Reconstruction(LocalObjective):
         self.decoder = decoder
         self.corruption = corruption
 
-    def partner(self, encoder: nn.Module, shape: tuple[int, ...], width: int) -> nn.Module:
+    def partner(self, encoder: nn.Module, shape: Shape, width: int) -> nn.Module:
         """The decoder."""
         return self.decoder(width, shape) if self.decoder else mirrored(encoder, shape, self.output_activation)
 
@@ -195,7 +196,7 @@ class BarlowTwins(LocalObjective):
         self.off_diagonal = off_diagonal
         self.corruption = corruption
 
-    def partner(self, encoder: nn.Module, shape: tuple[int, ...], width: int) -> MLP:
+    def partner(self, encoder: nn.Module, shape: Shape, width: int) -> MLP:
         """The projector."""
         *hidden, outputs = self.projector
         return MLP(width, outputs, hidden=hidden)

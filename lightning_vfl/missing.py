@@ -11,7 +11,7 @@ from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.networks.memory import EmbeddingMemory, LastMessages, LatestEmbeddings
 from lightning_vfl.networks.record_table import LIMIT_BYTES, TableDtype
 from lightning_vfl.rebuildable import Rebuildable, printed_without
-from lightning_vfl.types import Tensors
+from lightning_vfl.types import Tensors, numbers_in
 from lightning_vfl.wire import Message, ServerView
 
 __all__ = ["Exclude", "LastMessage", "MissingPolicy", "PadAfterNorm", "Skip", "Stale", "Zeros"]
@@ -73,7 +73,7 @@ def refuse_broken_policy(policy: MissingPolicy, parties: int) -> None:
                 told = policy.plan(held.clone(), included.clone())
             except Exception as error:
                 raise ConfigurationError(
-                    f"{who} cannot plan a round with parties {_numbers(included)} of {parties}: {reason(error)}"
+                    f"{who} cannot plan a round with parties {numbers_in(included)} of {parties}: {reason(error)}"
                 ) from error
             if told is None:
                 continue
@@ -82,14 +82,9 @@ def refuse_broken_policy(policy: MissingPolicy, parties: int) -> None:
                 raise ConfigurationError(f"{who} must return ({parties},) bool, or None to skip a round; got {found}")
             if bool((told & (included | ~held)).any()):
                 raise ConfigurationError(
-                    f"{who} returns parties {_numbers(told)} where {_numbers(held & ~included)} are missing; return "
-                    "no others, such as held & ~included"
+                    f"{who} returns parties {numbers_in(told)} where {numbers_in(held & ~included)} are missing; "
+                    "return no others, such as held & ~included"
                 )
-
-
-def _numbers(parties: Tensor) -> list[int]:
-    numbers: list[int] = parties.nonzero().flatten().tolist()
-    return numbers
 
 
 def filled_in(stand_in: StandIn, message: Message, view: ServerView) -> Message:
@@ -238,7 +233,7 @@ class _Remembered(StandIn):
         else:
             for party, piece in message.by_sender.items():
                 self.memory.write(ids, party, piece)
-        missing = _numbers(view.roll.filled)
+        missing = numbers_in(view.roll.filled)
         if not missing:
             return message
         like = message.pieces[0] if message.pieces else torch.empty(len(ids), 0, device=ids.device)

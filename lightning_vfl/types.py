@@ -24,6 +24,9 @@ Parties = tuple[int, ...]
 Widths = tuple[int, ...]
 """A width for each party, in the order of their numbers."""
 
+Shape = tuple[int, ...]
+"""The sides of a tensor; of features those of one record."""
+
 Tensors = tuple[Tensor, ...]
 """Several tensors, most often one for each party."""
 
@@ -204,7 +207,7 @@ class SeatedData(Protocol):
         """
         ...
 
-    def own_shape(self) -> tuple[int, ...]:
+    def own_shape(self) -> Shape:
         """The per-record shape of this party's features, after ``align``."""
         ...
 
@@ -247,6 +250,12 @@ def only_held(tables: Tensors, present: Tensor) -> Tensors:
 def over_rows(numbers: Tensor, like: Tensor) -> Tensor:
     """A number or flag for each row, (B,), in a shape that broadcasts over ``like`` (B, ...)."""
     return numbers.view(-1, *(1,) * (like.dim() - 1))
+
+
+def numbers_in(flags: Tensor) -> list[int]:
+    """Where flags (n,) are True: the numbers of the parties in a mask, or positions of records."""
+    numbers: list[int] = flags.nonzero().flatten().tolist()
+    return numbers
 
 
 def places(ids: Tensor, records: int) -> Tensor:
@@ -384,12 +393,12 @@ class Roll:
     @cached_property
     def included_parties(self) -> Parties:
         """The numbers of the included parties."""
-        return tuple(self.included.nonzero().flatten().tolist())
+        return tuple(numbers_in(self.included))
 
     @cached_property
     def responding(self) -> Parties:
         """The numbers of the parties that have answered the last leg."""
-        return tuple(self.responders.nonzero().flatten().tolist())
+        return tuple(numbers_in(self.responders))
 
     def holders(self, like: Tensor, present: Tensor | None) -> Tensor:
         """(B, M) bool, the included parties that hold each record.
@@ -404,4 +413,4 @@ class Roll:
     @cached_property
     def counted(self) -> Parties:
         """The parties that count in the aggregate: included or filled."""
-        return tuple((self.included | self.filled).nonzero().flatten().tolist())
+        return tuple(numbers_in(self.included | self.filled))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
+from lightning_vfl.types import Parties
 
 from ..records.layout import Layout, Part
 from ..records.records import Split
@@ -79,7 +80,7 @@ class Groups(PartitionerOver):
             )
         return tuple(part for part, parties in zip(parts, self.members, strict=True) for _ in range(parties))
 
-    def groups(self, parties: int) -> tuple[tuple[int, ...], ...]:
+    def groups(self, parties: int) -> tuple[Parties, ...]:
         if parties != sum(self.members):
             raise ConfigurationError(
                 f"Groups has {sum(self.members)} parties (members {', '.join(map(str, self.members))}); got {parties} "

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.types import Parties
 
 from ..records.layout import Layout, Part
 from .over import PartitionerOver
@@ -54,7 +55,7 @@ class OnlyParties(PartitionerOver):
             )
         return tuple(parts[party] for party in self._kept)
 
-    def groups(self, parties: int) -> tuple[tuple[int, ...], ...]:
+    def groups(self, parties: int) -> tuple[Parties, ...]:
         return tuple((party,) for party in range(parties))
 
     def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.types import Parties
 
 from ..records.layout import Layout, Part
 from .partition import Partitioner
@@ -72,7 +73,7 @@ class PartitionerOver(Partitioner):
             )
         return parts
 
-    def groups(self, parties: int) -> tuple[tuple[int, ...], ...]:
+    def groups(self, parties: int) -> tuple[Parties, ...]:
         return self.inner.groups(parties)
 
     def held(self, split: str, records: int, parties: int) -> "NDArray[np.bool_] | None":

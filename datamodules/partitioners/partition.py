@@ -17,7 +17,7 @@ import numpy as np
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rebuildable import printed
 from lightning_vfl.streams import permutation
-from lightning_vfl.types import Roster
+from lightning_vfl.types import Parties, Roster
 
 from ..records.layout import Layout, Part, flat_parts
 
@@ -65,7 +65,7 @@ class Partitioner(ABC):
             )
         return parts
 
-    def groups(self, parties: int) -> tuple[tuple[int, ...], ...]:
+    def groups(self, parties: int) -> tuple[Parties, ...]:
         """Party numbers, group by group: the parties of a group hold the same columns for different records.
 
         Default: every party is a group of its own.

@@ -16,6 +16,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.checks import callbacks_of
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.trained.fitted import FittedParty
+from lightning_vfl.types import Parties
 
 from ..partitioners.partition import Views
 from ..record_splits import RecordSplit
@@ -257,7 +258,7 @@ class CSVTables(TablesOfParties):
         return self._source.names
 
     @property
-    def party_groups(self) -> tuple[tuple[int, ...], ...]:
+    def party_groups(self) -> tuple[Parties, ...]:
         return self._prepared.form.groups if self.groups else self.partitioner.groups(len(self.party_shapes))
 
     def default_normaliser(self) -> Normaliser:

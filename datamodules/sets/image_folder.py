@@ -12,6 +12,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import permutation
 from lightning_vfl.trained.fitted import Fitted
+from lightning_vfl.types import numbers_in
 
 from ..partitioners.partition import Grid, Partitioner
 from ..records.feature_stores import FeatureStore
@@ -259,7 +260,7 @@ class _PictureStore(FeatureStore):
         source, places = data.sources["train"]
         if held is None:
             held = torch.ones(len(places), len(parts), dtype=torch.bool)
-        for party in (~held.any(0)).nonzero().flatten().tolist():
+        for party in numbers_in(~held.any(0)):
             raise without_records(party, len(places))
         order = torch.from_numpy(permutation(len(places), data.seed, "scaling"))
         first = held[order] & (held[order].cumsum(0) <= (data.fit_records or len(places)))

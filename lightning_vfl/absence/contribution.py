@@ -18,7 +18,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.streams import permutation, stream, uniform
-from lightning_vfl.types import VerticalBatch
+from lightning_vfl.types import Parties, VerticalBatch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ class Contributions:
     evaluations: int
 
 
-def players_of(parties: int, active: int | None) -> tuple[int, ...]:
+def players_of(parties: int, active: int | None) -> Parties:
     """The parties that may be absent: all but the active party, which makes the prediction."""
     return tuple(party for party in range(parties) if party != active)
 

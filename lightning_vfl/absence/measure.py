@@ -14,7 +14,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.objectives import predictions
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
-from lightning_vfl.types import Roll, VerticalBatch, mask_of
+from lightning_vfl.types import Roll, Tensors, VerticalBatch, mask_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,7 @@ ABLE = "Mean, Sum, Max, Concat, MaskedSum and PoissonBinomial"
 class Embedded(NamedTuple):
     """The embeddings of all records of a split: M of (N, D_m), labels (N,) or (N, C), holders (N, M) or None."""
 
-    h: tuple[Tensor, ...]
+    h: Tensors
     labels: Tensor
     present: Tensor | None
 
@@ -180,7 +180,7 @@ def refuse_unable(module: VFLModule, stand_in: AbsentStandIn) -> None:
 
 def embed(module: VFLModule, batches: Iterable[VerticalBatch]) -> Embedded:
     """The embeddings of all records, on the device of the module."""
-    h: list[tuple[Tensor, ...]] = []
+    h: list[Tensors] = []
     labels = []
     present = []
     for batch in batches:
@@ -197,7 +197,7 @@ def embed(module: VFLModule, batches: Iterable[VerticalBatch]) -> Embedded:
     return Embedded(tuple(torch.cat(own) for own in zip(*h, strict=True)), torch.cat(labels), joined)
 
 
-def _features(module: VFLModule, batch: VerticalBatch) -> tuple[Tensor, ...]:
+def _features(module: VFLModule, batch: VerticalBatch) -> Tensors:
     """The features of a batch, on the device and in the precision of the bottoms; whole numbers as they are."""
     like = next(module.bottoms.parameters(), torch.empty(0, device=module.device))
     return tuple(x.to(like) if x.is_floating_point() else x.to(module.device) for x in batch.features)

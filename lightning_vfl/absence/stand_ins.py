@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_vfl.checks import positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.rebuildable import Rebuildable, printed
-from lightning_vfl.types import Roll
+from lightning_vfl.types import Roll, Tensors, Widths
 
 
 class Moments:
@@ -20,7 +20,7 @@ class Moments:
         widths: D_m of each party.
     """
 
-    def __init__(self, widths: tuple[int, ...]) -> None:
+    def __init__(self, widths: Widths) -> None:
         self.widths = widths
         total = sum(widths)
         self.records = 0
@@ -28,7 +28,7 @@ class Moments:
         self.scatter = torch.zeros(total, total, dtype=torch.float64)
         """The sum over records of (h - mean)(h - mean)ᵀ."""
 
-    def add(self, h: tuple[Tensor, ...]) -> None:
+    def add(self, h: Tensors) -> None:
         """Add the embeddings of B records, each (B, D_m), which all parties hold."""
         joint = torch.cat(h, 1).double().cpu()
         rows = len(joint)
@@ -57,7 +57,7 @@ class Filled:
         roll: who is included, and who is filled.
     """
 
-    h: tuple[Tensor, ...]
+    h: Tensors
     roll: Roll
 
 
@@ -68,7 +68,7 @@ class AbsentStandIn(Rebuildable, ABC):
     """Whether it needs the embeddings of training records; the server must then see single embeddings."""
 
     @abstractmethod
-    def fill(self, h: tuple[Tensor, ...], there: Tensor, moments: Moments | None) -> Filled:
+    def fill(self, h: Tensors, there: Tensor, moments: Moments | None) -> Filled:
         """Replace the embeddings of absent parties.
 
         Args:
@@ -85,7 +85,7 @@ class Exclude(AbsentStandIn):
 
     learns: ClassVar[bool] = False
 
-    def fill(self, h: tuple[Tensor, ...], there: Tensor, moments: Moments | None) -> Filled:
+    def fill(self, h: Tensors, there: Tensor, moments: Moments | None) -> Filled:
         return Filled(h, Roll.of(there))
 
 
@@ -94,7 +94,7 @@ class Zeros(AbsentStandIn):
 
     learns: ClassVar[bool] = False
 
-    def fill(self, h: tuple[Tensor, ...], there: Tensor, moments: Moments | None) -> Filled:
+    def fill(self, h: Tensors, there: Tensor, moments: Moments | None) -> Filled:
         zeroed = tuple(x if there[m] else torch.zeros_like(x) for m, x in enumerate(h))
         return Filled(zeroed, filled_roll(there))
 
@@ -104,7 +104,7 @@ class MeanEmbedding(AbsentStandIn):
 
     learns: ClassVar[bool] = True
 
-    def fill(self, h: tuple[Tensor, ...], there: Tensor, moments: Moments | None) -> Filled:
+    def fill(self, h: Tensors, there: Tensor, moments: Moments | None) -> Filled:
         known = needed(moments)
         filled = [x if there[m] else known.mean[known.columns(m)].to(x).expand_as(x) for m, x in enumerate(h)]
         return Filled(tuple(filled), filled_roll(there))
@@ -130,7 +130,7 @@ class Regressed(AbsentStandIn):
         positive("ridge of Regressed", ridge)
         self.ridge = ridge
 
-    def fill(self, h: tuple[Tensor, ...], there: Tensor, moments: Moments | None) -> Filled:
+    def fill(self, h: Tensors, there: Tensor, moments: Moments | None) -> Filled:
         known = needed(moments)
         positions = torch.arange(len(known.mean))
         seen = torch.cat([positions[known.columns(m)] for m in range(len(h)) if there[m]])

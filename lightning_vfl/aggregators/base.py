@@ -29,7 +29,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.parts import Accounting, Opening, Setup, SharedBottoms, Wire
 from lightning_vfl.rebuildable import Rebuildable, printed, printed_without
-from lightning_vfl.types import Roll, Roster, Widths
+from lightning_vfl.types import Roll, Roster, Tensors, Widths
 from lightning_vfl.wire import Contribution, Embeddings
 
 FLOAT_BITS = 32  # embeddings and gradients in the clear travel as float32
@@ -53,7 +53,7 @@ class Aggregator(Rebuildable, ABC):
     incidental: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors, roll: Roll, present: Tensor | None = None) -> Tensor:
         """The aggregate in real arithmetic, differentiable.
 
         Args:

@@ -22,7 +22,7 @@ from lightning_vfl.aggregators.messages import (
 from lightning_vfl.aggregators.parts import PartySide, ServerSide, SharedBottoms, Traits, Uploads, Wire
 from lightning_vfl.compressors import Compressor, Sender, bytes_of_record, unpacked
 from lightning_vfl.errors import MalformedMessage
-from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Widths
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Tensors, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 EMBEDDINGS = "embeddings"  # kind of the uploads
@@ -123,7 +123,7 @@ class ClearParty(PartySide):
         """What a party sends of its embeddings."""
         return h if self.sender is None else self.sender.pack(party, h, ids, names)
 
-    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> Tensors:
         self.settle(answer.receivers or ())
         widths = {party: h.shape[1] for party, h in zip(view.parties, contribution.leaves, strict=True)}
         return gradients_in(self.read(answer, widths), contribution.leaves, view)
@@ -140,7 +140,7 @@ class ClearParty(PartySide):
 class _Saved(NamedTuple):
     """The uploads and the aggregate with its autograd graph, for the server's answer."""
 
-    h: tuple[Tensor, ...]
+    h: Tensors
     z: Tensor
 
 
@@ -180,7 +180,7 @@ class PlainServer(ServerSide):
         h = tuple(arrived[m] if m in arrived else like.new_zeros(rows, width) for m, width in enumerate(view.widths))
         return self.aggregate(h, view.roll, view.present)
 
-    def aggregate(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> Aggregate:
+    def aggregate(self, h: Tensors, roll: Roll, present: Tensor | None) -> Aggregate:
         """``plain`` of these embeddings, with the autograd graph that ``answer`` needs."""
         with torch.enable_grad():
             leaves = tuple(x.detach().requires_grad_() for x in h)

@@ -12,7 +12,7 @@ from lightning_vfl.aggregators.messages import blamed, gradients_in, only, refus
 from lightning_vfl.aggregators.parts import PartySide, Uploads
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, PrimeField
-from lightning_vfl.types import Roll, Roster, Widths
+from lightning_vfl.types import Roll, Roster, Tensors, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 DEGREE = 1  # of the polynomial that the parties compute on shares: a sum
@@ -132,7 +132,7 @@ class SharingParty(PartySide):
         if heard.received is not None:
             yield self._add(heard.received, heard.included, replace(view, parties=heard.parties))
 
-    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> Tensors:
         """Rounding is passed straight through."""
         return gradients_in(answer, contribution.leaves, view)
 

@@ -21,7 +21,7 @@ from lightning_vfl.privacy.draws import SIMULATED, Draws, OwnKeystreams, checked
 from lightning_vfl.privacy.events import ASSUMED, GaussianEvent, PrivacyEvent
 from lightning_vfl.privacy.exact_normal import INSIDE, with_noise
 from lightning_vfl.streams import Name, stream
-from lightning_vfl.types import Parties, Roll, Roster, Widths
+from lightning_vfl.types import Parties, Roll, Roster, Tensors, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Embeddings, Message, PartyView
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class NoisyParty(PartySide):
     def upload(self, contribution: Contribution, view: PartyView) -> Uploads:
         yield from self._clear.upload(self.mechanism.noisy(contribution, view, self._own), view)
 
-    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> Tensors:
         """The server's gradient, at the noisy upload, through the party's own clipping."""
         answers = self._clear.carry(answer, contribution, view)
         sent = answer.receivers or ()
@@ -286,7 +286,7 @@ class LocalGaussian(Around):
         """The standard deviation σ of the noise in each of D values, where there are M parties."""
         return self._mechanism.sigma(width, parties)
 
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors, roll: Roll, present: Tensor | None = None) -> Tensor:
         """The aggregate of the clipped embeddings, without noise."""
         return self.inner.plain(tuple(self._mechanism.clipped(x).to(x.dtype) for x in h), roll, present)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
-from lightning_vfl.types import RoundNames
+from lightning_vfl.types import RoundNames, Shape, Tensors
 from lightning_vfl.wire import Message, PartyView
 
 P = ParamSpec("P")
@@ -22,7 +22,7 @@ def check_message(
     message: Message,
     kind: str,
     to: Literal["server", "peers"],
-    shapes: Mapping[int, tuple[int, ...]],
+    shapes: Mapping[int, Shape],
     dtype: torch.dtype | None,
     names: RoundNames,
     required: Collection[int] | int = 0,
@@ -144,7 +144,7 @@ def refuse_infinite(message: Message) -> None:
             raise MalformedMessage(f"'{message.kind}' of party {sender} holds NaN or infinite numbers")
 
 
-def gradients_by_party(answer: Message, shapes: Mapping[int, tuple[int, ...]], view: PartyView) -> dict[int, Tensor]:
+def gradients_by_party(answer: Message, shapes: Mapping[int, Shape], view: PartyView) -> dict[int, Tensor]:
     """The gradients that the server has sent to hosted parties, by party.
 
     Args:
@@ -178,7 +178,7 @@ def gradients_by_party(answer: Message, shapes: Mapping[int, tuple[int, ...]], v
     return pieces
 
 
-def gradients_in(answer: Message, leaves: Sequence[Tensor], view: PartyView) -> tuple[Tensor, ...]:
+def gradients_in(answer: Message, leaves: Sequence[Tensor], view: PartyView) -> Tensors:
     """The server's gradient for each hosted party's embedding, in its dtype; zeros if the party was sent none.
 
     Raises:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.coded.blocks import Blocks
 from lightning_vfl.privacy.events import PrivacyEvent
-from lightning_vfl.types import Parties, PartyRecords, Roll, Roster, Stage, Widths
+from lightning_vfl.types import Parties, PartyRecords, Roll, Roster, Stage, Tensors, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Leg, Message, PartyView, ServerView
 
 
@@ -73,7 +73,7 @@ class PartySide(ABC):
         """The messages of the hosted parties. Hosted parties that are not called send nothing."""
 
     @abstractmethod
-    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> Tensors:
         """One gradient for each leaf of the contribution, from the server's answer; zeros for who got no piece."""
 
     def read(self, message: Message, widths: Mapping[int, int]) -> Message:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lightning_vfl.aggregators.base import Aggregator
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.types import Parties, Roll, Roster, Widths, only_held
+from lightning_vfl.types import Parties, Roll, Roster, Tensors, Widths, only_held
 
 
-def _stacked(h: tuple[Tensor, ...], counted: Parties, present: Tensor | None) -> Tensor:
+def _stacked(h: Tensors, counted: Parties, present: Tensor | None) -> Tensor:
     """(n, B, D): the counted parties' embeddings, in order of their numbers; one zero if no party counts."""
     if not counted:
         return torch.zeros_like(h[0]).unsqueeze(0)
@@ -65,7 +65,7 @@ class Concat(Aggregator):
     def out_width(self, width: int, roster: Roster) -> int:
         return sum(self.widths(width, roster))
 
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors, roll: Roll, present: Tensor | None = None) -> Tensor:
         counted = roll.counted
         held = enumerate(h if present is None else only_held(h, present))
         return torch.cat([x if m in counted else torch.zeros_like(x) for m, x in held], 1)
@@ -91,7 +91,7 @@ class Sum(Aggregator):
     def out_width(self, width: int, roster: Roster) -> int:
         return width
 
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors, roll: Roll, present: Tensor | None = None) -> Tensor:
         return _stacked(h, roll.counted, present).sum(0)
 
 
@@ -117,7 +117,7 @@ class Mean(Aggregator):
     def out_width(self, width: int, roster: Roster) -> int:
         return width
 
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors, roll: Roll, present: Tensor | None = None) -> Tensor:
         counted = roll.counted
         total = _stacked(h, counted, present).sum(0)
         if present is None:
@@ -142,7 +142,7 @@ class Max(Aggregator):
     def out_width(self, width: int, roster: Roster) -> int:
         return width
 
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors, roll: Roll, present: Tensor | None = None) -> Tensor:
         counted = roll.counted
         if present is None or not counted:
             return _stacked(h, counted, present).max(0).values

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.aggregators.clear import wire_of
-from lightning_vfl.types import Parties, Roll, Widths
+from lightning_vfl.types import Parties, Roll, Tensors, Widths
 
 if TYPE_CHECKING:
     from lightning_vfl.aggregators.base import Aggregator
@@ -27,7 +27,7 @@ class Readable:
 
     parties: Parties
     width: int
-    inside: tuple[Tensor, ...] = ()
+    inside: Tensors = ()
     outside: Tensor | None = None
     scale: float = 1.0
 
@@ -45,7 +45,7 @@ def sums_of(aggregator: "Aggregator", widths: Widths) -> list[Readable]:
     units = torch.split(torch.eye(sum(widths)), list(widths), 1)
     value = aggregator.plain(units, everybody) - aggregator.plain(tuple(map(torch.zeros_like, units)), everybody)
     slopes = [part.T for part in torch.split(value, list(widths))]  # (D_out, D_m) of each party
-    added: dict[tuple[int, ...], list[tuple[int, list[int], float]]] = {}
+    added: dict[Parties, list[tuple[int, list[int], float]]] = {}
     for place in range(value.shape[1]):
         rows = {m: slope[place] for m, slope in enumerate(slopes) if slope[place].any()}
         if rows:

@@ -14,7 +14,7 @@ from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.audit.attacks.drift.served import StepRule
 from lightning_vfl.audit.transcript import Transcript
 from lightning_vfl.networks.depth import Depth
-from lightning_vfl.types import Roster, places
+from lightning_vfl.types import Roster, Widths, places
 
 
 class Target(StrEnum):
@@ -88,7 +88,7 @@ class Seen:
     agreed: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     recipe: tuple[StepRule, float] | None = None
-    widths: tuple[int, ...] = ()
+    widths: Widths = ()
     depths: Mapping[int, Depth | None] = field(default_factory=dict)
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
     answer: Callable[[int, Tensor], Tensor] | None = None

@@ -24,7 +24,7 @@ from lightning_vfl.networks.depth import depth_of
 from lightning_vfl.objectives import mean_loss
 from lightning_vfl.privacy.digits import rounded_up
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.types import RoundNames, Stage, VerticalBatch
+from lightning_vfl.types import RoundNames, Shape, Stage, VerticalBatch
 from lightning_vfl.wire import Message, Tap
 
 AT_ONCE = 8192  # records
@@ -55,7 +55,7 @@ class Truth:
         self.classes: int = data.num_classes or 1
         self.features = cache(self._features)
 
-    def shape(self, party: int) -> tuple[int, ...]:
+    def shape(self, party: int) -> Shape:
         """The shape of a record at a party."""
         return tuple(self.data.party_shapes[party])
 

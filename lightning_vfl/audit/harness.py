@@ -20,6 +20,7 @@ from lightning_vfl.audit.verdicts import MARGIN, NOT_ATTACKED, Finding, label
 from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import stream
+from lightning_vfl.types import Shape
 
 LABELS = Target.RANKS, Target.CLASSES
 OF_ONE_NUMBER = Target.RANKS, Target.COINS, Target.CANARIES, Target.MEMBERS
@@ -230,7 +231,7 @@ def _existing(case: Case, attack: Attack) -> tuple[str, Tensor]:
     return "record", torch.arange(case.truth.records)
 
 
-def _shapes(case: Case, attack: Attack, n: int, second: int) -> list[tuple[int, ...]]:
+def _shapes(case: Case, attack: Attack, n: int, second: int) -> list[Shape]:
     """The allowed shapes of values for n ids; ``second`` is the length of the second axis of the guesses."""
     if attack.target in OF_ONE_NUMBER:
         return [(n,)]

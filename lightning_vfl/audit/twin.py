@@ -5,7 +5,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.base import Aggregator, Around
 from lightning_vfl.aggregators.local_gaussian import LocalGaussian
 from lightning_vfl.protocols import VFLModule
-from lightning_vfl.types import Roll
+from lightning_vfl.types import Roll, Tensors
 
 
 class Unprotected(Around):
@@ -18,7 +18,7 @@ class Unprotected(Around):
     def __init__(self, inner: Aggregator) -> None:
         self.inner = inner
 
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors, roll: Roll, present: Tensor | None = None) -> Tensor:
         return self.inner.plain(h, roll, present)
 
 

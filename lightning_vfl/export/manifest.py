@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Self
 
@@ -249,11 +249,8 @@ class Manifest:
 
 def hash_of(path: Path) -> str:
     """The sha256 of a file, in hexadecimal digits."""
-    hashed = sha256()
     with path.open("rb") as file:
-        while block := file.read(2**20):
-            hashed.update(block)
-    return hashed.hexdigest()
+        return file_digest(file, "sha256").hexdigest()
 
 
 def _restored(content: Mapping[str, Any]) -> dict[str, Any]:

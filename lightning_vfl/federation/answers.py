@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_vfl.types import Tensors
+
 
 def arrived(value: Tensor, send_back: Callable[[Tensor], None]) -> Tensor:
     """What has come from a party, in the server's graph: the backward pass gives its gradient to ``send_back``."""
@@ -14,15 +16,13 @@ def arrived(value: Tensor, send_back: Callable[[Tensor], None]) -> Tensor:
     return inside
 
 
-def answered(grads: tuple[Tensor, ...], leaves: tuple[Tensor, ...]) -> Tensor:
+def answered(grads: Tensors, leaves: Tensors) -> Tensor:
     """A loss of zero at a party, whose gradients at its ``leaves`` are those that the server has sent."""
     loss: Tensor = _Answered.apply(grads, *leaves)  # type: ignore[no-untyped-call]  # torch's
     return loss
 
 
-def differentiated(
-    loss: Tensor, received: tuple[Tensor, ...], parameters: Iterable[Tensor]
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+def differentiated(loss: Tensor, received: Tensors, parameters: Iterable[Tensor]) -> tuple[Tensors, Tensors, Tensors]:
     """The gradients of what has been received, those of the parameters behind it, and these parameters."""
     learnt = [parameter for parameter in parameters if parameter.requires_grad]
     with torch.autocast(loss.device.type, enabled=False):  # as Lightning's backward pass
@@ -47,7 +47,7 @@ class _Arrived(torch.autograd.Function):
 
 class _Answered(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, grads: tuple[Tensor, ...], *leaves: Tensor) -> Tensor:
+    def forward(ctx: Any, grads: Tensors, *leaves: Tensor) -> Tensor:
         ctx.grads = grads
         return torch.zeros((), device=leaves[0].device)
 

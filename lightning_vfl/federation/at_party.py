@@ -23,7 +23,7 @@ from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, mask_of
+from lightning_vfl.types import Parties, Roll, RoundNames, Seat, Shape, Stage, Tensors, VerticalBatch, mask_of
 from lightning_vfl.wire import Message, PartyView
 
 
@@ -108,7 +108,7 @@ class AtParty(Place):
         to: Literal["server", "peers"],
         piece: Tensor,
         names: RoundNames,
-        receivers: tuple[int, ...] | None = None,
+        receivers: Parties | None = None,
     ) -> Message:
         """A message of this party; axis 0 of a piece to peers is the receiver."""
         return Message(kind, to, (self.party,), (piece,), receivers=receivers, round=names)
@@ -199,10 +199,10 @@ class AtParty(Place):
         self,
         what: str,
         numbers: Sequence[Tensor],
-        shapes: Sequence[tuple[int, ...]],
+        shapes: Sequence[Shape],
         module: Any,
         who: str = "the server",
-    ) -> tuple[Tensor, ...]:
+    ) -> Tensors:
         """What the server or another party has sent: gradients, embeddings, or activations at the cut of a top.
 
         A precision that scales losses gives infinite gradients on purpose, so that their values are not compared there.

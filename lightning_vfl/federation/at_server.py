@@ -25,7 +25,7 @@ from lightning_vfl.protocols.place import Place, nothing
 from lightning_vfl.protocols.scores import Attendance as TookPart
 from lightning_vfl.rounds.exchange import decoded
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, Seat, Stage, VerticalBatch, joint_rows, mask_of, over_rows
+from lightning_vfl.types import Roll, RoundNames, Seat, Stage, Tensors, VerticalBatch, joint_rows, mask_of, over_rows
 from lightning_vfl.wire import Aggregate, Leg, Message, ServerView
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class AtServer(Place):
         return metrics
 
 
-def embeddings_of(module: Any, rows: int, arrived: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
+def embeddings_of(module: Any, rows: int, arrived: Mapping[int, Tensor]) -> Tensors:
     """The embeddings (B, D_m) of all parties; zeros for those of which none has ``arrived``."""
     like = next(iter(arrived.values()), torch.empty(0))
     widths = enumerate(module.embedding_widths)

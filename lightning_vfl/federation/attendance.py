@@ -21,7 +21,7 @@ from lightning_vfl.federation.turns import numbers
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.networks.halved_top import GRADIENTS
 from lightning_vfl.rounds.plan import close_leg, rule_of
-from lightning_vfl.types import Roll, RoundNames
+from lightning_vfl.types import Parties, Roll, RoundNames
 from lightning_vfl.waiting import WaitingRule
 from lightning_vfl.wire import Leg, Message
 
@@ -70,7 +70,7 @@ class Attendance(ABC):
         """Settle who is in the round, after the first leg; False: the round is given up."""
 
     @abstractmethod
-    def answering(self) -> tuple[int, ...]:
+    def answering(self) -> Parties:
         """The parties that are asked for the legs after the first."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Planned(Attendance):
     def include(self, arrived: Tensor) -> bool:
         return True
 
-    def answering(self) -> tuple[int, ...]:
+    def answering(self) -> Parties:
         return numbers(self.roll.responders)[: self.needed]
 
     def finish(self, responders: Tensor) -> bool:
@@ -212,7 +212,7 @@ class Seen(Attendance):
         self.roll = Roll(called, included, included, filled)
         return True
 
-    def answering(self) -> tuple[int, ...]:
+    def answering(self) -> Parties:
         return numbers(self.roll.included)
 
     def finish(self, responders: Tensor) -> bool:

@@ -14,7 +14,7 @@ from lightning_vfl.federation.hub import At, Hub, Key, Request
 from lightning_vfl.federation.turns import told_plan
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import mask_of
+from lightning_vfl.types import Parties, mask_of
 
 if TYPE_CHECKING:
     from lightning_vfl.protocols.module import VFLModule
@@ -41,7 +41,7 @@ class Calls:
         self.injected = injected
         self.reconnect = reconnect
         self.called = frozenset(range(hub.parties))
-        self.keyed: dict[str, tuple[int, ...]] = {}  # by stage: the parties that have the keys of its rounds
+        self.keyed: dict[str, Parties] = {}  # by stage: the parties that have the keys of its rounds
         self.retries = 0  # batches of the evaluation that is going on that were lost and are evaluated again
         self.metrics: Mapping[str, float] = {}  # of the latest evaluation
         self.joins: Callable[[], int] = lambda: 0  # how often a party has joined, with a new key for sealed messages

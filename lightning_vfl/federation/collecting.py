@@ -17,7 +17,7 @@ from lightning_vfl.federation.hub import Hub, Key, Request
 from lightning_vfl.federation.letters import enclosed, merged, message_of, read
 from lightning_vfl.federation.turns import CUT, happened, numbers
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, mask_of, stage_of
+from lightning_vfl.types import Parties, Roll, Tensors, mask_of, stage_of
 from lightning_vfl.wire import Leg, Message
 
 
@@ -37,7 +37,7 @@ class Uploads:
 
     messages: list[Message]
     roll: Roll
-    sent: tuple[Tensor, ...]
+    sent: Tensors
     seconds: float
     labels: Tensor | None = None
     first: int = 0
@@ -223,7 +223,7 @@ class Collector:
         labels = next(tensors, None) if header.get("labels") else None  # before what is sealed, which nobody reads here
         return message, labels
 
-    def _tell_heard(self, attendance: Attendance, turn: int) -> tuple[int, ...]:
+    def _tell_heard(self, attendance: Attendance, turn: int) -> Parties:
         """After a leg that is not the last: who is in, who answers, and what the others have sent; who answers."""
         key = Key(attendance.at, turn)
         included = numbers(attendance.roll.included)

@@ -17,7 +17,7 @@ from lightning_vfl.federation.turns import at_of, numbers
 from lightning_vfl.missing import MissingPolicy
 from lightning_vfl.protocols.phases import in_parts
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, Tensors, VerticalBatch
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class DecoupledAtServer(TakesLastUpload):
         """Collect the owner's records from all guests; False: a guest was lost, and the round is given up."""
         encodings: list[Tensor] = []
 
-        def encode(_: Tensor, h: tuple[Tensor, ...]) -> Message | None:
+        def encode(_: Tensor, h: Tensors) -> Message | None:
             encodings.append(module.encodings_of(h))
             return None if module.active is None else to_label_holder(module, encodings[-1], names)
 

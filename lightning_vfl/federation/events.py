@@ -24,7 +24,7 @@ from lightning_vfl.protocols.checks import needed_event
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.schedules.batches import Schedule
-from lightning_vfl.types import Event, RoundNames, Stage, VerticalBatch
+from lightning_vfl.types import Event, RoundNames, Stage, Tensors, VerticalBatch
 from lightning_vfl.wire import Message
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class _Served:
     """An upload that the server has served: the event, the embedding with its graph, and its gradient."""
 
     event: Event
-    features: tuple[Tensor, ...]
+    features: Tensors
     embedding: Tensor
     grad: Tensor
 

@@ -23,7 +23,7 @@ from lightning_vfl.federation.turns import at_of
 from lightning_vfl.missing import Exclude, MissingPolicy, Skip
 from lightning_vfl.protocols.heads import mean_of_holders
 from lightning_vfl.protocols.step import Step
-from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, mask_of
+from lightning_vfl.types import Roll, RoundNames, Stage, Tensors, VerticalBatch, mask_of
 from lightning_vfl.wire import Leg, Message, PartyView
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class HeadsAtParty(AtParty):
         back = [self.opened_piece(module, one, embedding.shape) for one in told]
         return answered((torch.stack(back).sum(0), *grads), (embedding, *parameters))
 
-    def _hear(self, module: "HeadsVFL", embedding: Tensor, view: PartyView, at: At) -> tuple[tuple[Tensor, ...], Roll]:
+    def _hear(self, module: "HeadsVFL", embedding: Tensor, view: PartyView, at: At) -> tuple[Tensors, Roll]:
         """Send the embedding to all others; the M embeddings (B, D), and whose have come: zeros are in their place."""
         parties = module.roster.parties
         piece = embedding.detach().expand(parties, *embedding.shape)
@@ -137,7 +137,7 @@ class HeadsAtParty(AtParty):
         roll = turn.roll
         with torch.no_grad():
             embedding = module.bottoms.one(self.party, batch.features[self.party])
-            h: tuple[Tensor, ...] = (embedding,) * module.roster.parties
+            h: Tensors = (embedding,) * module.roster.parties
             if module.exchanges:
                 h, roll = self._hear(module, embedding, view, turn.at)
             output = module.head_of(self.party, module.inputs(h, roll, batch.present)[self.party])

@@ -18,10 +18,10 @@ from lightning_vfl.missing import Exclude, MissingPolicy, Skip
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.phases import in_parts
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, mask_of
+from lightning_vfl.types import Roll, RoundNames, Stage, Tensors, VerticalBatch, mask_of
 from lightning_vfl.wire import Message
 
-Keep = Callable[[Tensor, tuple[Tensor, ...]], Message | None]
+Keep = Callable[[Tensor, Tensors], Message | None]
 
 
 class TakesLastUpload(AtServer):

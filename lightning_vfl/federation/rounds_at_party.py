@@ -23,7 +23,7 @@ from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, VerticalBatch, mask_of, stage_of
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, Tensors, VerticalBatch, mask_of, stage_of
 from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, PartyView
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Learnt(NamedTuple):
         logged: the loss of the batch, at the party that has it.
     """
 
-    grads: tuple[Tensor, ...] = ()
-    leaves: tuple[Tensor, ...] = ()
+    grads: Tensors = ()
+    leaves: Tensors = ()
     notes: Mapping[str, Any] = {}
     logged: Tensor | None = None
 

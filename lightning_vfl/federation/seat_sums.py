@@ -13,7 +13,7 @@ from lightning_vfl.privacy.ledger import PrivacyLedger, Sum
 from lightning_vfl.protocols.accounts.charging import joint_ids, names_of
 from lightning_vfl.protocols.scores import SPLITS
 from lightning_vfl.protocols.subtraction import SummedSets
-from lightning_vfl.types import Stage, VerticalBatch, stage_of
+from lightning_vfl.types import Parties, Stage, VerticalBatch, stage_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class SeatSums:
         self._parties = parties
         self._known = KnownRecords(ledger.known.key)
         self._hashes: dict[Stage, Hashes] = {}
-        self._latest: dict[tuple[int, ...], Hashes] = {}  # by parties and position of a record, rounds of training
+        self._latest: dict[Parties, Hashes] = {}  # by parties and position of a record, rounds of training
         summed.drop(SEAT)
         for one in ledger.sums.get(summed.network, ()):
             self._count(one, self._positions(one.records))
@@ -77,7 +77,7 @@ class SeatSums:
         latest[positions] = np.maximum(latest[positions], one.trained)
         self.summed.enter(SEAT, one.parties, torch.from_numpy(positions))
 
-    def _latest_of(self, parties: tuple[int, ...]) -> "Hashes":
+    def _latest_of(self, parties: Parties) -> "Hashes":
         """By position of a record, the rounds of training before its latest sum over these parties; -1: none."""
         latest = self._latest.get(parties, np.empty(0, np.int64))
         if len(latest) < len(self._known):

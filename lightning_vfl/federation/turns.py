@@ -10,7 +10,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.clear import InTheClear
 from lightning_vfl.federation.hub import At
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import Roll, RoundNames, Stage, VerticalBatch, joint_rows, mask_of
+from lightning_vfl.types import Parties, Roll, RoundNames, Stage, Tensors, VerticalBatch, joint_rows, mask_of
 from lightning_vfl.wire import Gate, Leg
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def turns_of(module: "SplitVFL", batch: VerticalBatch) -> list[Leg]:
     return [leg for leg in legs if leg.gate != Gate.PREVIOUS and leg.to != "parties"]
 
 
-def happened(
-    roll: Roll, seconds: float = 0.0, skipped: bool = False, sent: tuple[Tensor, ...] | None = None
-) -> RoundPlan:
+def happened(roll: Roll, seconds: float = 0.0, skipped: bool = False, sent: Tensors | None = None) -> RoundPlan:
     """What has become of a round, in the form of a plan: who is included has learnt, unless the round is given up.
 
     Args:
@@ -72,11 +70,11 @@ def plan_of(told: Mapping[str, Any], m: int) -> RoundPlan:
     return happened(roll, float(told["seconds"]), told["skipped"], sent)
 
 
-def numbers(parties: Tensor) -> tuple[int, ...]:
+def numbers(parties: Tensor) -> Parties:
     """The numbers of the parties in a mask (M,) bool."""
     return _numbers(parties.bool().numpy().tobytes())  # a byte for each party
 
 
 @lru_cache(maxsize=1024)  # a round asks a dozen times, nearly always for the same parties
-def _numbers(mask: bytes) -> tuple[int, ...]:
+def _numbers(mask: bytes) -> Parties:
     return tuple(party for party, there in enumerate(mask) if there)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.field.limbs import Plan, balanced, plan
+from lightning_vfl.types import Shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +81,7 @@ def product(a: Tensor, b: Tensor, how: Plan, p: int, total: Tensor) -> None:
             fold(by_limbs, total.view(-1, m, n), left, right, p, top, start == 0)
 
 
-def short(a: Tensor, b: Tensor, p: int, batch: tuple[int, ...]) -> tuple[Tensor, bool]:
+def short(a: Tensor, b: Tensor, p: int, batch: Shape) -> tuple[Tensor, bool]:
     """(*, m, k) times (*, k, n) for k ≤ 8 as integers, on a CPU; and whether all elements are in [0, p)."""
     from lightning_vfl.field import kernels
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import floats
 from lightning_vfl.field.limbs import plan
+from lightning_vfl.types import Shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -250,7 +251,7 @@ def integers(*tensors: Tensor) -> None:
             )
 
 
-def product_shape(a: torch.Size, b: torch.Size) -> tuple[int, ...]:
+def product_shape(a: torch.Size, b: torch.Size) -> Shape:
     """The batch dimensions of a product of matrices, after a check of all dimensions."""
     if len(a) < 2 or len(b) < 2:
         raise ConfigurationError(f"matmul takes matrices; got shapes {tuple(a)} and {tuple(b)}, add a dimension of 1")

@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field.lagrange import interpolate, lagrange_matrix
 from lightning_vfl.field.prime import PrimeField
+from lightning_vfl.types import numbers_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,7 +124,7 @@ def _wrong_in(field: PrimeField, values: Tensor, points: Sequence[int], size: in
     if len(right) < size:
         return set(range(len(points)))
     expected = interpolate(field, values[right], [points[i] for i in right], points)
-    return set((expected != values).nonzero().flatten().tolist())
+    return set(numbers_in(expected != values))
 
 
 def _solution(matrix: "NDArray[Any]", p: int) -> "NDArray[Any]":

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_vfl.networks.batched import Layers, batched
+from lightning_vfl.types import Shape
 
 
 class Linear(nn.Module):
@@ -18,7 +19,7 @@ class Linear(nn.Module):
         outputs: as in ``MLP``.
     """
 
-    def __init__(self, inputs: tuple[int, ...] | int, outputs: int | None = None) -> None:
+    def __init__(self, inputs: Shape | int, outputs: int | None = None) -> None:
         super().__init__()
         width = inputs if isinstance(inputs, int) else prod(inputs)
         self.layer = nn.Linear(width, stated(outputs, self))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.networks.batched import batched, has_rule
 from lightning_vfl.streams import Name, seed_torch
+from lightning_vfl.types import Parties, Tensors
 
 # From this number of equal bottoms on, the batched call is faster than the loop (benchmarks.split_step measures it).
 BATCH_FROM = 8
@@ -60,7 +61,7 @@ class PartyBank(nn.Module):
     def __len__(self) -> int:
         return len(self.parties)
 
-    def forward(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def forward(self, features: Tensors) -> Tensors:
         """The M embeddings."""
         if not (self.groups or self._drawing):
             return tuple(map(call, self.parties, features))
@@ -68,7 +69,7 @@ class PartyBank(nn.Module):
         h = self.some(features, everybody)
         return tuple([h[m] for m in everybody])
 
-    def some(self, features: tuple[Tensor, ...], parties: Collection[int]) -> dict[int, Tensor]:
+    def some(self, features: Tensors, parties: Collection[int]) -> dict[int, Tensor]:
         """The embeddings of ``parties``; the other bottoms do not run."""
         h: dict[int, Tensor] = {}
         bottoms = list(self.parties)  # an index into a ModuleList takes 1 µs
@@ -98,7 +99,7 @@ class PartyBank(nn.Module):
             seed, names = self.stream
             seed_torch(device, self.keys.get(party, seed), *names, "party", party)
 
-    def together(self, parties: tuple[int, ...], x: Tensor) -> Tensor:
+    def together(self, parties: Parties, x: Tensor) -> Tensor:
         """Apply the bottom of parties[i] to x[i]: for one of ``groups`` in one call, for other parties one by one.
 
         Shapes: x (n, B, *S); output (n, B, D).

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from lightning_vfl.networks.images import Layered, image_shape
+from lightning_vfl.types import Shape
 
 
 class ConvNet(Layered):
@@ -31,7 +32,7 @@ class ConvNet(Layered):
 
     def __init__(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         width: int,
         channels: Sequence[int] = (16, 32),
         output_activation: Callable[[], nn.Module] | None = None,

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from lightning_vfl.types import Shape
+
 _ROWS = 2
 
 
@@ -18,7 +20,7 @@ class Work(NamedTuple):
     backward: float
 
 
-def work_of(network: nn.Module, shape: tuple[int, ...], input_gradient: bool) -> Work:
+def work_of(network: nn.Module, shape: Shape, input_gradient: bool) -> Work:
     """FLOPs of a network for one record of this shape: those of its matrix products and convolutions.
 
     Args:
@@ -64,9 +66,9 @@ def _without_hooks(network: nn.Module) -> nn.Module:
     return copy.deepcopy(network, hooks)
 
 
-def works_of(bottoms: Iterable[nn.Module], shapes: Iterable[tuple[int, ...]]) -> list[Work]:
+def works_of(bottoms: Iterable[nn.Module], shapes: Iterable[Shape]) -> list[Work]:
     """The work of each bottom for one record; bottoms with equal printed form and input shape are counted once."""
-    counted: dict[tuple[str, tuple[int, ...]], Work] = {}
+    counted: dict[tuple[str, Shape], Work] = {}
     works = []
     for bottom, shape in zip(bottoms, shapes, strict=True):
         alike = str(bottom), shape

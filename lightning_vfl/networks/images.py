@@ -6,6 +6,7 @@ from math import gcd
 from torch import Tensor, nn
 
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.types import Shape
 
 
 class Layered(nn.Module):
@@ -19,7 +20,7 @@ class Layered(nn.Module):
         return out
 
 
-def image_shape(shape: tuple[int, ...], network: nn.Module) -> tuple[int, int, int]:
+def image_shape(shape: Shape, network: nn.Module) -> tuple[int, int, int]:
     """Channels, height and width of a party's features.
 
     Raises:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.record_table import LIMIT_BYTES, RecordTable, TableDtype
+from lightning_vfl.types import Tensors, Widths
 
 
 class Memory(Protocol):
@@ -72,7 +73,7 @@ class EmbeddingMemory(Memory):
         """Store the embeddings of all parties."""
 
     @abstractmethod
-    def recall(self, parties: Sequence[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+    def recall(self, parties: Sequence[int], ids: Tensor, like: Tensor) -> Tensors:
         """What stands for the embeddings of these parties, in the dtype of ``like``."""
 
 
@@ -111,7 +112,7 @@ class LatestEmbeddings(EmbeddingMemory):
     def write_all(self, ids: Tensor, h: Sequence[Tensor]) -> None:
         self.table.write_all(ids, tuple(h))
 
-    def recall(self, parties: Sequence[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+    def recall(self, parties: Sequence[int], ids: Tensor, like: Tensor) -> Tensors:
         latest = self.table.read(ids)
         return tuple(latest[party].to(like.dtype) for party in parties)
 
@@ -126,7 +127,7 @@ class LastMessages(EmbeddingMemory):
     """The last message of every party, whatever its records were; zeros before the first."""
 
     def __init__(self) -> None:
-        self._widths: tuple[int, ...] = ()
+        self._widths: Widths = ()
         self._messages: list[Tensor | None] = []
 
     def prepare(self, records: int, widths: Sequence[int], device: torch.device) -> None:
@@ -142,7 +143,7 @@ class LastMessages(EmbeddingMemory):
     def write_all(self, ids: Tensor, h: Sequence[Tensor]) -> None:
         self._messages = [own.detach() for own in h]
 
-    def recall(self, parties: Sequence[int], ids: Tensor, like: Tensor) -> tuple[Tensor, ...]:
+    def recall(self, parties: Sequence[int], ids: Tensor, like: Tensor) -> Tensors:
         return tuple(self._last(party, like) for party in parties)
 
     def _last(self, party: int, like: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import as_real, stated
 from lightning_vfl.networks.batched import Layers, batched
+from lightning_vfl.types import Shape
 
 
 class MLP(nn.Module):
@@ -39,7 +40,7 @@ class MLP(nn.Module):
 
     def __init__(
         self,
-        inputs: tuple[int, ...] | int,
+        inputs: Shape | int,
         outputs: int | None = None,
         hidden: Sequence[int] = (128,),
         activation: Callable[[], nn.Module] | None = None,
@@ -67,7 +68,7 @@ def _mlps(first: MLP, layers: Layers, x: Tensor) -> Tensor:
     return batched(first.layers, [network.layers for network in layers], as_real(x))
 
 
-def mirrored(encoder: nn.Module, shape: tuple[int, ...], output_activation: Callable[[], nn.Module] | None) -> MLP:
+def mirrored(encoder: nn.Module, shape: Shape, output_activation: Callable[[], nn.Module] | None) -> MLP:
     """The mirror image of an ``MLP`` encoder: its widths in reverse order, with the same activation between layers.
 
     Shapes: input (B, D), the encoder's output; output (B, ∏ S).

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from lightning_vfl.checks import positive
 from lightning_vfl.networks._linear import as_real
 from lightning_vfl.networks.batched import Layers, batched, stack
+from lightning_vfl.types import Shape
 
 
 class PolynomialNetwork(nn.Module):
@@ -36,7 +37,7 @@ class PolynomialNetwork(nn.Module):
         Li, Yao, Liu, "FedVS", ICML 2023, section 3, equation (1); after Livni et al., 2014.
     """
 
-    def __init__(self, shape: tuple[int, ...], width: int, degree: int = 1) -> None:
+    def __init__(self, shape: Shape, width: int, degree: int = 1) -> None:
         super().__init__()
         positive("degree", degree, whole=True)
         self.degree = degree

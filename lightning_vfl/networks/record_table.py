@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lightning_vfl.checks import one_of
 from lightning_vfl.errors import ConfigurationError
+from lightning_vfl.types import Tensors
 
 LIMIT_BYTES = 2e9
 TableDtype = Literal["float32", "float16"]
@@ -76,7 +77,7 @@ class RecordTable(nn.Module):
         """The latest embeddings side by side, float32 (B, Σ D_m)."""
         return self.rows.index_select(0, ids.to(self.rows.device)).float()
 
-    def read(self, ids: Tensor) -> tuple[Tensor, ...]:
+    def read(self, ids: Tensor) -> Tensors:
         """The latest embeddings, float32 (B, D_m) for each party: views of one gathered tensor."""
         return torch.split(self.joined(ids), list(self.widths), dim=1)
 

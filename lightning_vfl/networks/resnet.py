@@ -8,6 +8,7 @@ from torch.nn.functional import relu
 
 from lightning_vfl.checks import one_of, positive
 from lightning_vfl.networks.images import NORMS, Layered, image_shape
+from lightning_vfl.types import Shape
 
 # Output channels of the four stages in units of `base`; a stage has two blocks; all stages but the first halve sides.
 _STAGES = (1, 2, 4, 8)
@@ -51,7 +52,7 @@ class ResNet18(Layered):
 
     def __init__(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         width: int,
         base: int = 64,
         norm: Literal["batch", "group"] | Callable[[int], nn.Module] | None = None,

@@ -10,6 +10,7 @@ from lightning_vfl.checks import one_of, positive
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks._linear import stated
 from lightning_vfl.networks.images import NORMS, Layered, image_shape
+from lightning_vfl.types import Shape
 
 # Configuration B: five blocks of two convolutions and a pooling; channels of each block in units of `base`.
 _BLOCKS = (1, 2, 4, 8, 8)
@@ -61,7 +62,7 @@ class VGG13(Layered):
 
     def __init__(
         self,
-        inputs: tuple[int, ...] | int,
+        inputs: Shape | int,
         outputs: int | None = None,
         channels: int = 1,
         base: int = 64,

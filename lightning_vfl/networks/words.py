@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+from lightning_vfl.types import Shape
+
 
 class WordMean(nn.Module):
     """The mean of the vectors of a text's words, and a linear layer; the order of the words does not matter.
@@ -20,7 +22,7 @@ class WordMean(nn.Module):
         torch.Size([5, 8])
     """
 
-    def __init__(self, inputs: tuple[int, ...], outputs: int, words: int = 10_002, width: int = 32) -> None:
+    def __init__(self, inputs: Shape, outputs: int, words: int = 10_002, width: int = 32) -> None:
         super().__init__()
         self.words = nn.Embedding(words, width, padding_idx=0)
         self.linear = nn.Linear(width, outputs)

@@ -11,7 +11,6 @@ source of words, not on other elements' p: several processes with some rows each
 with all rows. Secret draws take the bits of ties from a secret source instead, in the order in which ties occur.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    Words = Callable[[int], NDArray[np.uint64]]
+    from lightning_vfl.crypto.keystream import Words
 
 BITS = 40  # bits of p: 8 to compare with a random byte, 32 for ties
 BLOCK = 64  # elements side by side: two registers of 32 bytes, 8 words a trial

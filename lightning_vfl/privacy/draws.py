@@ -6,12 +6,7 @@ from lightning_vfl.checks import one_of
 from lightning_vfl.crypto import Keystream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Words = Callable[[int], NDArray[np.uint64]]
+    from lightning_vfl.crypto.keystream import Words
 
 Draws = Literal["system", "seeded"]
 SIMULATED = "simulated: anyone who knows the seed knows the draws"

@@ -42,7 +42,7 @@ from lightning_vfl.checks import within
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Words = Callable[[int], NDArray[np.uint64]]
+    from lightning_vfl.crypto.keystream import Words
 
 WORD = 64  # bits that are drawn of U and of V at a time
 LARGEST_SCALE = 2.0**40  # beyond, the error bound is above 1/2 and every number would be computed in high precision

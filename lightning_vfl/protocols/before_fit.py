@@ -47,7 +47,7 @@ from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.place import Elsewhere
 from lightning_vfl.real_labels import moments_of
 from lightning_vfl.support import Part, refuse_unsupported, unsupported_by
-from lightning_vfl.types import Stage, VerticalBatch
+from lightning_vfl.types import Parties, Stage, VerticalBatch
 
 SOME = 10_000  # records whose labels are looked at; those of long tables are on a disk
 FAR = 10.0  # labels with a larger mean, or this many times larger or smaller than 1, are told of
@@ -234,7 +234,7 @@ def _listed(given: Given) -> str:
     return ", ".join(given) or "no optimiser"
 
 
-def _exposure_of(module: MessageRounds, group: tuple[int, ...], schedule: Any) -> Exposure:
+def _exposure_of(module: MessageRounds, group: Parties, schedule: Any) -> Exposure:
     """What the updates of a group disclose in this training; without a datamodule, the batches are unknown."""
     trainer = module.trainer
     steps_left = trainer.estimated_stepping_batches - trainer.global_step  # this sets up the loaders too

@@ -23,12 +23,11 @@ from lightning_vfl.networks.flops import takes_whole_numbers
 from lightning_vfl.networks.halved_top import HalvedTop
 from lightning_vfl.protocols.owner_keys import Keys, build_for
 from lightning_vfl.rebuildable import NotPlain, is_plain, plain_form
-from lightning_vfl.types import Roll, Roster
+from lightning_vfl.types import Roll, Roster, Shape, Widths
 from lightning_vfl.wire import LinearForms
 
-BottomFactory = Callable[[tuple[int, ...], int], nn.Module]
+BottomFactory = Callable[[Shape, int], nn.Module]
 TopFactory = Callable[..., nn.Module]
-Shape = tuple[int, ...]
 T = TypeVar("T")
 
 
@@ -322,7 +321,7 @@ def try_aggregator(aggregator: Aggregator, width: int, roster: Roster) -> None:
         )
 
 
-def _value_of_zeros(aggregator: Aggregator, widths: tuple[int, ...]) -> Tensor:
+def _value_of_zeros(aggregator: Aggregator, widths: Widths) -> Tensor:
     """The aggregate of two records whose embeddings are zero, with a graph if ``plain`` accepts that."""
     everyone = Roll.everyone(len(widths))
     with torch.inference_mode(False), torch.enable_grad():  # it may be built for a prediction
@@ -332,7 +331,7 @@ def _value_of_zeros(aggregator: Aggregator, widths: tuple[int, ...]) -> Tensor:
             return aggregator.plain(tuple(torch.zeros(2, own) for own in widths), everyone)
 
 
-def refuse_uncounted(aggregator: Aggregator, widths: tuple[int, ...], roll: Roll, partly_held: bool = False) -> None:
+def refuse_uncounted(aggregator: Aggregator, widths: Widths, roll: Roll, partly_held: bool = False) -> None:
     """Refuse an aggregator whose value depends on embeddings that do not count: it is tried on random numbers.
 
     Args:
@@ -382,7 +381,7 @@ def build_top(
     width: int,
     outputs: int,
     keys: Keys,
-    widths: tuple[int, ...] = (),
+    widths: Widths = (),
     active: int | None = None,
     who: str = "the top",
 ) -> nn.Module:
@@ -398,7 +397,7 @@ def build_top(
 
 
 def build_halves(
-    halves: Halves, width: int, cut: int, outputs: int, keys: Keys, widths: tuple[int, ...], active: int | None
+    halves: Halves, width: int, cut: int, outputs: int, keys: Keys, widths: Widths, active: int | None
 ) -> HalvedTop:
     """A top in two halves; the server's gives ``cut`` numbers of a record to that of the active party.
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from torch import nn
 
 from lightning_vfl.networks.depth import linear_columns
+from lightning_vfl.types import Parties
 
 MANY = 1000  # epochs of a fit without a limit
 
@@ -46,7 +47,7 @@ class Read(NamedTuple):
     """
 
     width: int
-    parties: tuple[int, ...]
+    parties: Parties
 
 
 class Told(NamedTuple):

@@ -16,7 +16,7 @@ from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Roll, RoundNames, Seat, VerticalBatch
+from lightning_vfl.types import Roll, RoundNames, Seat, Tensors, VerticalBatch
 from lightning_vfl.wire import Leg
 
 
@@ -138,13 +138,11 @@ class HeadsVFL(VFLModule):
 
     # ---- predictions
 
-    def inputs(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> tuple[Tensor, ...]:
+    def inputs(self, h: Tensors, roll: Roll, present: Tensor | None) -> Tensors:
         """What the heads get of M embeddings (B, D_m); by default, each its party's own."""
         return h
 
-    def output_of(
-        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
-    ) -> Tensor:
+    def output_of(self, h: Tensors, roll: Roll, present: Tensor | None, columns: Tensor | None = None) -> Tensor:
         outputs = map(self.head_of, range(self.roster.parties), self.inputs(h, roll, present))
         return mean_of_holders(torch.stack([*outputs]), roll.holders(h[0], present))
 
@@ -230,9 +228,7 @@ class LocalVFL(HeadsVFL):
     def learning(self) -> Collection[int]:
         return (self.party,)
 
-    def output_of(
-        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
-    ) -> Tensor:
+    def output_of(self, h: Tensors, roll: Roll, present: Tensor | None, columns: Tensor | None = None) -> Tensor:
         output: Tensor = self.top[self.party](h[self.party])
         return output
 

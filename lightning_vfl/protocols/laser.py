@@ -12,7 +12,7 @@ from lightning_vfl.protocols.heads import HeadsVFL, weighted_loss
 from lightning_vfl.protocols.subsets import draws, repeated, table_of_sizes
 from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch, joint_rows
+from lightning_vfl.types import Roll, RoundNames, Tensors, VerticalBatch, joint_rows
 from lightning_vfl.wire import Leg
 
 
@@ -55,7 +55,7 @@ class LaserVFL(HeadsVFL):
         sent = [x.expand(self.roster.parties, *x.shape).unbind() for x in self.bottoms(batch.features)]
         return [self.loss_of(party, tuple(x[party] for x in sent), batch, present) for party in parties]
 
-    def loss_of(self, party: int, h: tuple[Tensor, ...], batch: VerticalBatch, present: Tensor) -> Tensor:
+    def loss_of(self, party: int, h: Tensors, batch: VerticalBatch, present: Tensor) -> Tensor:
         """The loss of a party's head on the embeddings (B, D_m) that it has got; ``present``: of all ``subsets``."""
         parties = self.roster.parties
         everybody = Roll.everyone(parties)
@@ -68,7 +68,7 @@ class LaserVFL(HeadsVFL):
         weights = head_weights(there)[party].reshape(-1)
         return weighted_loss(self, self.head_of(party, aggregate), wide, weights) * parties  # the sum over sizes
 
-    def inputs(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> tuple[Tensor, ...]:
+    def inputs(self, h: Tensors, roll: Roll, present: Tensor | None) -> Tensors:
         return (self.joined(h, roll, present),) * self.roster.parties
 
     def subsets(self, batch: VerticalBatch, names: RoundNames) -> Tensor:

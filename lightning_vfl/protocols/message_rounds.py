@@ -42,6 +42,7 @@ from lightning_vfl.types import (
     VerticalBatch,
     joint_rows,
     mask_of,
+    numbers_in,
     stage_of,
 )
 from lightning_vfl.wire import Contribution, Embeddings, Gate, LinearForms, Message, PartyView, ServerView, Tap
@@ -342,7 +343,7 @@ class MessageRounds(SplitModel):
         wrong = torch.zeros(self.roster.parties, device=self.device)
         wrong[list(parties)] = 1.0
         seen: Tensor = self.trainer.strategy.reduce(wrong, reduce_op="sum")
-        counted: list[int] = seen.nonzero().flatten().tolist()
+        counted: list[int] = numbers_in(seen)
         return counted
 
     def enter_opening(self, rows: int, names: RoundNames, called: Tensor, roster: Roster | None = None) -> float:
@@ -581,7 +582,7 @@ class MessageRounds(SplitModel):
                 f"{self.waiting} calls {int(called.sum())} of {len(called)} parties, which are too few for "
                 f"{type(self.aggregator).__name__}; use WaitForAll, or fewer stragglers"
             )
-        self.books.left_out = tuple((~called).nonzero().flatten().tolist())
+        self.books.left_out = tuple(numbers_in(~called))
 
     # ---- privacy
 

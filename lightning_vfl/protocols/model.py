@@ -86,7 +86,7 @@ from lightning_vfl.simulation.faults import Faults
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.support import Part, Unsupported, refuse_unsupported
 from lightning_vfl.trained.fitted import Fitted
-from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Seat, Stage, VerticalBatch
+from lightning_vfl.types import RecordSource, Roll, Roster, RoundNames, Seat, Stage, Tensors, VerticalBatch, Widths
 from lightning_vfl.waiting import WaitForAll, WaitingRule
 from lightning_vfl.wire import Embeddings, Tap
 
@@ -172,7 +172,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
     bottoms: PartyBank
     top: nn.Module
     party_columns: tuple[Columns, ...]
-    embedding_widths: tuple[int, ...]
+    embedding_widths: Widths
     """(M,), of each party."""
     costs: Costs
     books: Books
@@ -798,13 +798,11 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
         """(D_out,) bool, the columns of the aggregate that these parties bring; None: all."""
         return None if roll.complete else self.aggregator.columns(self.embedding_widths, roll)
 
-    def output_of(
-        self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None, columns: Tensor | None = None
-    ) -> Tensor:
+    def output_of(self, h: Tensors, roll: Roll, present: Tensor | None, columns: Tensor | None = None) -> Tensor:
         """The server's output for M embeddings (B, D_m), aggregated in real arithmetic; ``columns`` as in ``head``."""
         return self.head(self.joined(h, roll, present), columns)
 
-    def joined(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None) -> Tensor:
+    def joined(self, h: Tensors, roll: Roll, present: Tensor | None) -> Tensor:
         """``plain`` of M embeddings (B, D_m); the first time that some do not count, the aggregator is tried."""
         self.refuse_uncounted(roll, present)
         return self.aggregator.plain(h, roll, present)

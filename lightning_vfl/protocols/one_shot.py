@@ -21,7 +21,7 @@ from lightning_vfl.protocols.owner_keys import build_for
 from lightning_vfl.protocols.phases import ROWS, PhasedVFL
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Roll, RoundNames, VerticalBatch
+from lightning_vfl.types import Parties, Roll, RoundNames, Tensors, VerticalBatch, numbers_in
 from lightning_vfl.wire import Contribution, Leg, Message
 
 NONE = -1  # the label of a record that a party has got no gradient for
@@ -193,7 +193,7 @@ class OneShotVFL(PhasedVFL):
         learners = self.begin_local(batch, names)
         return self.learn_alone(batch, learners) if learners else Step(None)
 
-    def begin_local(self, batch: VerticalBatch, names: RoundNames, simulated: bool = True) -> tuple[int, ...]:
+    def begin_local(self, batch: VerticalBatch, names: RoundNames, simulated: bool = True) -> Parties:
         """Count an iteration in which parties learn alone; those that learn. ``simulated``: so is its time."""
         outcome = self.faults.at(2 * names.round, self.roster)
         alive = outcome.announced & outcome.sends
@@ -201,9 +201,9 @@ class OneShotVFL(PhasedVFL):
             costs = self.costs.of_round(len(batch.record_ids))
             self.clock.advance(float(((costs.forward + costs.backward) * outcome.slowdown * alive).max()))
         self.books.mini_batches += int(alive.sum())
-        return tuple(alive.nonzero().flatten().tolist())
+        return tuple(numbers_in(alive))
 
-    def learn_alone(self, batch: VerticalBatch, learners: tuple[int, ...]) -> Step:
+    def learn_alone(self, batch: VerticalBatch, learners: Parties) -> Step:
         """One step of these parties, each on the clusters of its gradients."""
         if self._labels is None:
             self._labels = clusters_of(self.memory.table, self.hparams["num_classes"])
@@ -243,7 +243,7 @@ class OneShotVFL(PhasedVFL):
             self._tell(ids, h, records.present)
         self.enter_collected(None)
 
-    def keep_embeddings(self, ids: Tensor, h: tuple[Tensor, ...]) -> None:
+    def keep_embeddings(self, ids: Tensor, h: Tensors) -> None:
         """Keep the last embeddings (B, D_m) of records ``ids``, of all parties."""
         self.memory.table.write_all(ids.to(self.device), h)
 
@@ -257,7 +257,7 @@ class OneShotVFL(PhasedVFL):
         simulated = float((self.clock.transfer(leg) + self.costs.of_round(len(data)).forward).max())
         self.clock.advance(simulated if seconds is None else seconds)
 
-    def _tell(self, ids: Tensor, h: tuple[Tensor, ...], present: Tensor | None) -> None:
+    def _tell(self, ids: Tensor, h: Tensors, present: Tensor | None) -> None:
         """Let an audit hear the last embeddings (B, D_m) of records ``ids``."""
         if self.tap is None:
             return

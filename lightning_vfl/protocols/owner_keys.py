@@ -20,6 +20,7 @@ from lightning_vfl.streams import (
     secret_words,
     set_generator_states,
 )
+from lightning_vfl.types import Shape
 from lightning_vfl.whole_files import whole_file
 
 KEY_BYTES = 32
@@ -73,9 +74,7 @@ def drawn_from(key: bytes, *names: Name) -> Iterator[None]:
         set_generator_states(before)
 
 
-def build_for(
-    owner: int | None, what: str, keys: Keys, shape: tuple[int, ...], build: Callable[[], nn.Module]
-) -> nn.Module:
+def build_for(owner: int | None, what: str, keys: Keys, shape: Shape, build: Callable[[], nn.Module]) -> nn.Module:
     """A network of an owner.
 
     With keys, the numbers of a network follow from the key of its owner. A process that does not have this key needs

@@ -13,7 +13,7 @@ from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.checks import callbacks_of
 from lightning_vfl.protocols.hooks import toolkit_hook
 from lightning_vfl.protocols.module import VFLModule
-from lightning_vfl.types import RecordSource
+from lightning_vfl.types import RecordSource, Tensors
 
 ROWS = 1024  # records that are embedded at a time
 
@@ -89,7 +89,7 @@ class PhasedVFL(VFLModule):
                 "checkpoint, or raise trainer.max_epochs"
             )
 
-    def final_embeddings(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+    def final_embeddings(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensors]]:
         """Some positions of training records at a time, and the embeddings (B, D_m) of these records by all bottoms."""
         records = self.datamodule.records("train")
         like = next(self.bottoms.parameters())
@@ -100,7 +100,7 @@ class PhasedVFL(VFLModule):
             yield ids, h
 
 
-def in_parts(data: RecordSource) -> tuple[Tensor, ...]:
+def in_parts(data: RecordSource) -> Tensors:
     """The records that every guest holds, in parts that are embedded at a time."""
     every = torch.arange(len(data))
     common = every if data.present is None else every[data.present.all(1).cpu()]

@@ -24,7 +24,7 @@ from lightning_vfl.rebuildable import Rebuildable, printed
 from lightning_vfl.simulation.draws import uniforms
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.streams import stream, uniform
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows, VerticalBatch, joint_rows
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Rows, VerticalBatch, joint_rows
 
 DropBy = Literal["record", "round"]
 TaskWeights = Literal["tasks", "records"]
@@ -207,7 +207,7 @@ class DroppedRounds(FaultModel):
         keep: the parties that are always called; None: the active party, if there is one.
     """
 
-    def __init__(self, p: float, keep: tuple[int, ...] | None = None) -> None:
+    def __init__(self, p: float, keep: Parties | None = None) -> None:
         self.p = float(within("p", p, 0, below=1))
         self.keep = keep
 
@@ -233,7 +233,7 @@ class DroppedRounds(FaultModel):
 # ---- what subsets share
 
 
-def always_kept(keep: tuple[int, ...] | None, roster: Roster) -> Tensor:
+def always_kept(keep: Parties | None, roster: Roster) -> Tensor:
     """(M,) bool, the parties that are never left out; if ``keep`` says nothing, the active party."""
     usual = () if roster.active is None else (roster.active,)
     kept = torch.zeros(roster.parties, dtype=torch.bool)

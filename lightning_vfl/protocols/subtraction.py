@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_vfl.types import Roster
+from lightning_vfl.types import Parties, Roster
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class SummedSets:
     """
 
     def __init__(self) -> None:
-        self._records: dict[str, dict[tuple[int, ...], NDArray[np.bool_]]] = {}
+        self._records: dict[str, dict[Parties, NDArray[np.bool_]]] = {}
         self.network = self.run = ""
         self.loads = 0
 
@@ -60,9 +60,9 @@ class SummedSets:
             most = max(most, len(np.unique(np.concatenate(places))))
         return most
 
-    def exposed(self, roster: Roster) -> dict[tuple[int, ...], int]:
+    def exposed(self, roster: Roster) -> dict[Parties, int]:
         """By group, the number of records of which its embedding follows from sums, over all stages."""
-        counts: dict[tuple[int, ...], int] = {}
+        counts: dict[Parties, int] = {}
         for of_stage in self._records.values():
             if len(of_stage) < 2:
                 continue
@@ -107,7 +107,7 @@ def _in_span(sums: "NDArray[np.float64]") -> list[int]:
     return [int(number) for number in np.flatnonzero(projection.diagonal() > 1 - _ROUNDING)]
 
 
-def in_words(exposed: Mapping[tuple[int, ...], int]) -> str | None:
+def in_words(exposed: Mapping[Parties, int]) -> str | None:
     """What has been given away, for the summary; None: nothing.
 
     Examples:

@@ -19,7 +19,7 @@ from lightning_vfl.missing import MissingPolicy, refuse_broken_policy
 from lightning_vfl.networks.flops import Work
 from lightning_vfl.simulation.clock import VirtualClock, injected
 from lightning_vfl.simulation.faults import RoundOutcome
-from lightning_vfl.types import Parties, Roll, Roster, Tensors
+from lightning_vfl.types import Parties, Roll, Roster, Tensors, numbers_in
 from lightning_vfl.waiting import Fastest, WaitForAll, WaitingRule, refuse_broken_rule
 from lightning_vfl.wire import Gate, Leg
 
@@ -140,7 +140,7 @@ class RoundPlan:
     @cached_property
     def learning(self) -> Parties:
         """The numbers of the learners."""
-        return tuple(self.learners.nonzero().flatten().tolist())
+        return tuple(numbers_in(self.learners))
 
 
 class Plans(Protocol):
@@ -237,7 +237,7 @@ def close_leg(leg: Leg, rule: WaitingRule, arrivals: Tensor, needed: int, waits:
     who, when = rule_of(leg, rule).close(arrivals, needed)
     if isfinite(when):
         return who, when
-    lost = arrivals.isinf().nonzero().flatten().tolist()
+    lost = numbers_in(arrivals.isinf())
     if not lost:
         return who, float(arrivals.nan_to_num(nan=0.0).max())
     if not waits:

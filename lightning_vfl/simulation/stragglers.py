@@ -15,7 +15,7 @@ from lightning_vfl.simulation.delays import Delay, Exponential
 from lightning_vfl.simulation.draws import BLOCK, uniform_block
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.streams import permutation
-from lightning_vfl.types import Roster
+from lightning_vfl.types import Parties, Roster
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -116,7 +116,7 @@ class Stragglers(FaultModel):
         for party, kind in self.delay_of.items():
             yield kind, np.array([party]), np.array([0])
 
-    def _slow_ones(self, m: int, seed: int) -> tuple[int, ...]:
+    def _slow_ones(self, m: int, seed: int) -> Parties:
         """The numbers of the slow parties, the least slow first."""
         for party in (*(self.parties or ()), *self.delay_of):
             within("a party in the settings of slow parties", party, 0, m - 1, whole=True)
@@ -129,5 +129,5 @@ _REMEMBERED = 256  # cached blocks: asynchronous parties are at different reques
 
 
 @lru_cache(maxsize=64)
-def _order(m: int, seed: int) -> tuple[int, ...]:
+def _order(m: int, seed: int) -> Parties:
     return tuple(permutation(m, seed, "slow parties").tolist())

@@ -19,7 +19,7 @@ from lightning_vfl.privacy.calibration import Noise
 from lightning_vfl.rounds.exchange import Sides
 from lightning_vfl.testing.law import Law, checked, laws_of, require, require_close, require_same_bits
 from lightning_vfl.testing.rounds import BASIS, RECORDS, ROWS, Subject, Upload, embeddings, parts_of, with_leaves
-from lightning_vfl.types import Parties, Stage
+from lightning_vfl.types import Parties, Stage, Tensors, numbers_in
 from lightning_vfl.wire import Leg, LinearForms, Message
 
 CLOSE = 0.8  # the correlation above which numbers tell an embedding; that of masks and noise is about 0
@@ -147,12 +147,12 @@ def uncounted_parties_change_nothing_and_learn_nothing(subject: Subject) -> None
     other = again._replace(contribution=with_leaves(again.contribution, changed)).exchange().run()
     if not subject.random:
         require_same_bits(other, value, f"the value after embeddings of parties that are away have changed, {who}")
-    for party in (~roll.included).nonzero().flatten().tolist():
+    for party in numbers_in(~roll.included):
         largest = float(grads[party].abs().max())
         require(largest == 0, f"party {party} is away and has a gradient of up to {largest:g}")
 
 
-def _gradients(value: Tensor, leaves: tuple[Tensor, ...], along: Tensor | None = None) -> list[Tensor]:
+def _gradients(value: Tensor, leaves: Tensors, along: Tensor | None = None) -> list[Tensor]:
     """The gradients of the leaves, by default of the sum of the value; zeros where there is none."""
     if not value.requires_grad:
         return [torch.zeros_like(h) for h in leaves]
@@ -362,7 +362,7 @@ def visible_is_what_the_code_does(subject: Subject) -> None:
     )
 
 
-def _follow(pieces: tuple[Tensor, ...], h: Sequence[Tensor]) -> bool:
+def _follow(pieces: Tensors, h: Sequence[Tensor]) -> bool:
     """Whether the numbers of uploads tell those at the same places of embeddings, on average over the parties."""
     pairs = [torch.stack([piece.flatten(), x.flatten()]).detach() for piece, x in zip(pieces, h, strict=True)]
     correlations = [torch.corrcoef(pair.double())[0, 1].abs() for pair in pairs]

@@ -16,7 +16,7 @@ from lightning_vfl.datamodules.base import SplitName
 from lightning_vfl.datamodules.records.records import DIVIDED, SPLITS, Records
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.testing.law import Law, LawBroken, checked, laws_of, require, require_close, require_same_bits
-from lightning_vfl.types import VerticalBatch
+from lightning_vfl.types import Tensors, VerticalBatch
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Subject:
                 yield name, records, party, x
 
 
-def _features(records: Records) -> tuple[Tensor, ...]:
+def _features(records: Records) -> Tensors:
     """All features of a split, by party."""
     return records.rows(torch.arange(len(records)))
 

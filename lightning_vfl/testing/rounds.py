@@ -15,7 +15,7 @@ from lightning_vfl.aggregators.clear import wire_of
 from lightning_vfl.aggregators.parts import Heard, Opening, PartySide
 from lightning_vfl.networks.polynomial import PolynomialNetwork
 from lightning_vfl.rounds.exchange import Exchange, Sides, open_round
-from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Rows, Stage
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Rows, Stage, Tensors
 from lightning_vfl.wire import (
     Aggregate,
     Contribution,
@@ -80,7 +80,7 @@ class Played(NamedTuple):
     parties: PartyView
     server: ServerView
 
-    def plain(self, h: tuple[Tensor, ...] | None = None, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors | None = None, present: Tensor | None = None) -> Tensor:
         """``plain`` of these embeddings; None: of those of the round."""
         h = embeddings(self.contribution) if h is None else h
         return self.aggregator.plain(h, self.server.roll, present)
@@ -252,7 +252,7 @@ class Subject:
         return setup.settle(proposals)
 
 
-def embeddings(contribution: Contribution, leaves: tuple[Tensor, ...] | None = None) -> tuple[Tensor, ...]:
+def embeddings(contribution: Contribution, leaves: Tensors | None = None) -> Tensors:
     """The embeddings that these leaves (None: those of the contribution) stand for."""
     leaves = contribution.leaves if leaves is None else leaves
     if isinstance(contribution, LinearForms):
@@ -260,7 +260,7 @@ def embeddings(contribution: Contribution, leaves: tuple[Tensor, ...] | None = N
     return leaves
 
 
-def with_leaves(contribution: Contribution, leaves: tuple[Tensor, ...]) -> Contribution:
+def with_leaves(contribution: Contribution, leaves: Tensors) -> Contribution:
     """The same contribution with other leaves."""
     return LinearForms(leaves, contribution.basis) if isinstance(contribution, LinearForms) else Embeddings(leaves)
 

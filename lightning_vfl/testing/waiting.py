@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.testing.law import Law, checked, laws_of, require
+from lightning_vfl.types import numbers_in
 from lightning_vfl.waiting import WaitingRule
 
 MOMENTS = (0.0, 0.5, 3.0, inf, nan)  # seconds; never, not called
@@ -77,11 +78,11 @@ def a_delay_of_one_party_excludes_no_other(subject: Subject) -> None:
     """If one party arrives later, every other party that was included is included."""
     for arrivals, needed in subject.crowds():
         before, _ = subject.close(arrivals, needed)
-        for late in arrivals.isfinite().nonzero().flatten().tolist():
+        for late in numbers_in(arrivals.isfinite()):
             delayed = arrivals.clone()
             delayed[late] += 1.0
             after, _ = subject.close(delayed, needed)
-            out = [m for m in (before & ~after).nonzero().flatten().tolist() if m != late]
+            out = [m for m in numbers_in(before & ~after) if m != late]
             require(
                 not out,
                 f"parties {out} are included if the arrivals are {arrivals.tolist()}, and left out if party {late} "

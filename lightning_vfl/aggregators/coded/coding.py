@@ -18,7 +18,7 @@ from lightning_vfl.checks import one_of, positive, within
 from lightning_vfl.crypto import Keystream, insecure_words
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint, LagrangeCode, PrimeField
-from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Widths
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Tensors, Widths
 from lightning_vfl.wire import Aggregate, Leg, Message, ServerView
 
 
@@ -188,7 +188,7 @@ class CodedMean(Aggregator, ABC):
     def out_width(self, width: int, roster: Roster) -> int:
         return width
 
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors, roll: Roll, present: Tensor | None = None) -> Tensor:
         return Mean().plain(h, roll, present)
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from lightning_vfl.aggregators.coded.blocks import Shares
 from lightning_vfl.aggregators.messages import check_message, refuse_outside, width_of
 from lightning_vfl.field import PrimeField
+from lightning_vfl.types import numbers_in
 from lightning_vfl.wire import Message, PartyView, ServerView
 
 DATA = "data shares"
@@ -41,7 +42,7 @@ def check_model_shares(
         MalformedMessage: also where the data shares of a sender are not complete.
     """
     width = width_of(message)
-    senders = included.nonzero().flatten().tolist()
+    senders = numbers_in(included)
     shapes = {party: (memory.widths[party], width) for party in senders}
     _check_all(message, MODELS, shapes, view, ZEROS if rerandomised else None)
     if message.alongside is not None:
@@ -50,14 +51,13 @@ def check_model_shares(
 
 def check_embedding_shares(message: Message, rows: int, included: Tensor, view: PartyView) -> None:
     """Shares of the embeddings of every included party."""
-    shapes = dict.fromkeys(included.nonzero().flatten().tolist(), (rows, width_of(message)))
+    shapes = dict.fromkeys(numbers_in(included), (rows, width_of(message)))
     _check_all(message, EMBEDDINGS, shapes, view)
 
 
 def check_results(message: Message, kind: str, rows: int, needed: int, view: ServerView) -> None:
     """The results that parties have computed on shares, of at least ``needed`` parties."""
-    answering = view.roll.responders.nonzero().flatten().tolist()
-    shapes = dict.fromkeys(answering, (rows, view.widths[0]))
+    shapes = dict.fromkeys(view.roll.responding, (rows, view.widths[0]))
     check_message(message, kind, "server", shapes, torch.int64, view.names, needed)
 
 

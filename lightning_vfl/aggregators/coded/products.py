@@ -17,7 +17,7 @@ from lightning_vfl.aggregators.messages import blamed, gradients_by_party, only,
 from lightning_vfl.aggregators.parts import PartySide, Uploads
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.field import FixedPoint
-from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Widths
+from lightning_vfl.types import Parties, Roll, Roster, RoundNames, Tensors, Widths
 from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, LinearForms, Message, PartyView, ServerView
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class ProductParty(PartySide):
         if heard.received is not None:
             yield self._multiply(heard.received, heard.included, replace(view, parties=heard.parties))
 
-    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> Tensors:
         """X̃ᵀ times the party's piece, X̃ its rounded data: one product for all hosted parties with equal pieces."""
         weights = contribution.leaves
         rows = len(view.rows.ids)

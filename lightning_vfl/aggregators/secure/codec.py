@@ -17,7 +17,7 @@ from lightning_vfl.crypto.keystream import repeatable_bytes
 from lightning_vfl.errors import ConfigurationError, reason
 from lightning_vfl.privacy.draws import OwnKeystreams
 from lightning_vfl.rebuildable import Rebuildable
-from lightning_vfl.types import RoundNames, Rows
+from lightning_vfl.types import RoundNames, Rows, Shape
 from lightning_vfl.wire import PartyView
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def note_clipped(view: PartyView, name: str, share: float) -> None:
         )
 
 
-def uniform_words(shape: tuple[int, ...], seed: int, *names: str | int) -> "NDArray[np.uint16]":
+def uniform_words(shape: Shape, seed: int, *names: str | int) -> "NDArray[np.uint16]":
     """Uniform 16-bit words of the named stream, filled in C order: the same on every machine. No secrets."""
     return repeatable_bytes(2 * prod(shape), seed, *names).view("<u2").reshape(shape)
 

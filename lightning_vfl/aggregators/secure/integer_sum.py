@@ -12,7 +12,7 @@ from lightning_vfl.aggregators.secure.codec import Codec
 from lightning_vfl.aggregators.secure.layer import SecureLayer
 from lightning_vfl.aggregators.secure.masked_wire import MaskedWire
 from lightning_vfl.aggregators.secure.opening import LayerOpening
-from lightning_vfl.types import Roll, Roster, Widths
+from lightning_vfl.types import Roll, Roster, Tensors, Widths
 
 
 class IntegerSum(Aggregator):
@@ -49,7 +49,7 @@ class IntegerSum(Aggregator):
     def out_width(self, width: int, roster: Roster) -> int:
         return width * len(self._layer.segments(roster).members)
 
-    def plain(self, h: tuple[Tensor, ...], roll: Roll, present: Tensor | None = None) -> Tensor:
+    def plain(self, h: Tensors, roll: Roll, present: Tensor | None = None) -> Tensor:
         """The sum of the embeddings, neither clipped nor rounded."""
         sums = self._layer.segments(self._known(len(h)))
         joined = []

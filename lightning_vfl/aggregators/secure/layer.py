@@ -29,7 +29,7 @@ from lightning_vfl.checks import one_of, positive
 from lightning_vfl.crypto import Identities, MaskNames, add_together, ring
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.errors import ConfigurationError
-from lightning_vfl.types import Parties, Roster
+from lightning_vfl.types import Parties, Roster, numbers_in
 from lightning_vfl.wire import Message, PartyView
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class SecureLayer:
 
     def _survivors(self, included: Tensor, view: PartyView) -> Survivors:
         """What the hosted parties are told of a round; refused if a single group would be in the sum."""
-        called, left = (tuple(who.nonzero().flatten().tolist()) for who in (view.called, included))
+        called, left = (tuple(numbers_in(who)) for who in (view.called, included))
         self.refuse_alone(left, view.roster)
         return Survivors(view.memory.session, view.names.stage, view.names.round, called, left)
 

@@ -22,7 +22,7 @@ from lightning_vfl.aggregators.secure.ring_sums import RingSums, Segments, segme
 from lightning_vfl.crypto.identities import SIGNATURE
 from lightning_vfl.errors import ConfigurationError, MalformedMessage
 from lightning_vfl.privacy.draws import OwnKeystreams
-from lightning_vfl.types import Parties, Roll, Roster, Widths
+from lightning_vfl.types import Parties, Roll, Roster, Tensors, Widths, numbers_in
 from lightning_vfl.wire import Aggregate, Contribution, Gate, Leg, Message, PartyView, ServerView
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class MaskedParty(PartySide):
         heard = yield self.layer.consent(heard.included, replace(view, parties=heard.parties))
         yield self.layer.reveal(heard.included, replace(view, parties=heard.parties), heard.received)
 
-    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> tuple[Tensor, ...]:
+    def carry(self, answer: Message, contribution: Contribution, view: PartyView) -> Tensors:
         """Clipping and rounding are passed straight through."""
         return gradients_in(answer, contribution.leaves, view)
 
@@ -252,7 +252,7 @@ class MaskedParty(PartySide):
         check_selection(view.memory, view)
         mine, slots, integers = self.integers(contribution, view)
         words = dict(zip(slots, integers.numpy().view(WORD), strict=True))
-        called = tuple(view.called.nonzero().flatten().tolist())
+        called = tuple(numbers_in(view.called))
         keys = []
         for segment, everybody in enumerate(sums.members):
             members = called if layer.layout == "sum" else everybody
@@ -357,7 +357,6 @@ def check_uploads(messages: tuple[Message, ...], ring: RingSums, sums: Segments,
     keys = dict.fromkeys(shapes, (sharing.key_bytes(parties),))
     check_message(uploads.alongside, ROUND_KEYS, "server", keys, torch.uint8, names, tuple(shapes))
     revealed = messages[1]
-    answering = view.roll.responders.nonzero().flatten().tolist()
-    shares = dict.fromkeys(answering, (1 + (sharing.neighbours(parties) or parties - 1), LIMBS))
+    shares = dict.fromkeys(view.roll.responding, (1 + (sharing.neighbours(parties) or parties - 1), LIMBS))
     check_message(revealed, REVEALED, "server", shares, torch.int64, names, ring.needed(parties))
     refuse_outside(revealed.pieces, revealed.senders, REVEALED, FIELD.modulus)

@@ -25,7 +25,7 @@ from lightning_vfl.crypto import PairKeys, PairMasks, Sealed
 from lightning_vfl.crypto.keys import SIZE
 from lightning_vfl.crypto.sealed import OVERHEAD
 from lightning_vfl.errors import MalformedMessage
-from lightning_vfl.types import Roster
+from lightning_vfl.types import Roster, numbers_in
 from lightning_vfl.wire import Gate, Leg, Message, PartyView
 
 ID_BYTES = 8  # a record's position
@@ -153,7 +153,7 @@ class LayerOpening(Opening):
         """One sealed list for each called party, all of one length, so that nobody can tell who holds which records."""
         selected = _lists(view.rows.ids, view.present, range(view.roster.parties))
         sealed = {}
-        for party in view.called.nonzero().flatten().tolist():
+        for party in numbers_in(view.called):
             if party != active:
                 seal = self._seal(active, party, active, IDS, memory, view)
                 sealed[party] = seal.seal(selected[party], view.names.round)

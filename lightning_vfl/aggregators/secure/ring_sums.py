@@ -35,7 +35,7 @@ class Segments:
 
     whole: bool
     members: tuple[Parties, ...]
-    of: tuple[tuple[int, ...], ...]
+    of: tuple[Parties, ...]
     slots: tuple[tuple[int, int], ...]
 
     @property

@@ -16,7 +16,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.privacy import composed_epsilon, rounded_up
 from lightning_vfl.rounds.exchange import Exchange, Sides, open_round
 from lightning_vfl.streams import stream
-from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage, VerticalBatch, over_rows
+from lightning_vfl.types import Roll, Roster, RoundNames, Rows, Stage, Tensors, VerticalBatch, over_rows
 from lightning_vfl.wire import Embeddings, PartyView, ServerView
 
 ROWS = 2**16  # trials of one round
@@ -112,7 +112,7 @@ def run_trials(aggregator: Aggregator, roster: Roster, attack: EpsilonLowerBound
             extreme[1:] = 0.0
     roll = Roll.everyone(roster.parties)
 
-    def uploads(signs: Tensor) -> tuple[Tensor, ...]:
+    def uploads(signs: Tensor) -> Tensors:
         """The embeddings of all parties: the attacked one has the extreme of each sign (B, 1)."""
         first = -torch.ones_like(signs)
         return tuple((signs if party == attack.party else first) * extremes[party] for party in parties)

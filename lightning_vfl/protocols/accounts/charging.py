@@ -21,7 +21,7 @@ from lightning_vfl.protocols.checks import refuse_unaccounted
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.place import Elsewhere
 from lightning_vfl.protocols.run_folder import run_folder
-from lightning_vfl.types import Roll, Stage, VerticalBatch, stage_of
+from lightning_vfl.types import Roll, Stage, VerticalBatch, numbers_in, stage_of
 
 
 def open_privacy(module: SplitModel, data: Any) -> None:
@@ -179,7 +179,7 @@ def charge(module: SplitModel, roll: Roll, sent: Tensor, batch: VerticalBatch, j
     stage = stage_of(module.stage)
     roster = module.roster.joined_by(joiner)
     released = accounting.released(roll, sent, roster)
-    parties = tuple(m for m in released.nonzero().flatten().tolist() if m != joiner)
+    parties = tuple(m for m in numbers_in(released) if m != joiner)
     event = accounting.event(parties, module.embedding_widths, roster)
     if event is None:
         return

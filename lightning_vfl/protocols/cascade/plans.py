@@ -15,6 +15,7 @@ from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.rounds.plan import RoundCosts, RoundPlan
 from lightning_vfl.simulation.clock import injected
 from lightning_vfl.simulation.faults import RoundOutcome
+from lightning_vfl.types import numbers_in
 from lightning_vfl.wire import Gate, Leg
 
 IDS = "record ids"
@@ -238,7 +239,7 @@ def _late(costs: RoundCosts, round: RoundPlan, forward: RoundOutcome) -> dict[in
         return {}
     computing = (costs.forward + costs.encoding[0]) * forward.slowdown
     arrivals = computing + injected(costs.legs[0], forward) + costs.sending[0]
-    return {m: float(arrivals[m]) for m in answered.nonzero().flatten().tolist()}
+    return {m: float(arrivals[m]) for m in numbers_in(answered)}
 
 
 def _without(leg: Leg, party: int) -> Leg:

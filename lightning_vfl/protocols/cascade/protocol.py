@@ -32,7 +32,18 @@ from lightning_vfl.rounds.plan import RoundPlan
 from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import Event, RecordSource, Roster, RoundNames, Seat, Stage, VerticalBatch, joint_rows
+from lightning_vfl.types import (
+    Event,
+    Parties,
+    RecordSource,
+    Roster,
+    RoundNames,
+    Seat,
+    Stage,
+    Tensors,
+    VerticalBatch,
+    joint_rows,
+)
 from lightning_vfl.wire import Embeddings, Leg, Message, ServerView, Tap
 
 if TYPE_CHECKING:
@@ -211,7 +222,7 @@ class CascadeVFL(VFLModule):
         self._weights: dict[int, float] = {}
         self._plans: dict[int, EventPlan] = {}
         self._memory = CascadeMemory(self.missing)
-        self.active_parties: tuple[int, ...] = ()
+        self.active_parties: Parties = ()
         self.amplified: frozenset[int] = frozenset()
 
     def own_books(self) -> CascadeCounts:
@@ -455,7 +466,7 @@ class CascadeVFL(VFLModule):
         return EventMessage(values, gradients, factor, loss, notes)
 
     def differentiate(
-        self, leaves: tuple[Tensor, ...], batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
+        self, leaves: Tensors, batch: VerticalBatch, event: Event, names: RoundNames, plan: EventPlan
     ) -> tuple[list[Tensor], Tensor, Tensor, dict[str, float | Tensor]]:
         """What the active party computes from the embeddings of all parties, with its replica of the top.
 
@@ -479,9 +490,7 @@ class CascadeVFL(VFLModule):
         factor = self._amplification(loss, replica) if amplifies else torch.ones_like(loss)
         return gradients, factor.detach(), loss, {**aggregator_notes(exchange)}
 
-    def collect(
-        self, replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    def collect(self, replica: Replica, batch: VerticalBatch, event: Event, plan: RoundPlan) -> tuple[Tensors, Parties]:
         """The embeddings (B, D_m) that the active party joins, as leaves with gradients, and the parties that ran."""
         in_the_clear = self.aggregator.wire is None
         everybody = tuple(range(self.roster.parties))
@@ -502,11 +511,11 @@ class CascadeVFL(VFLModule):
     def _fill(
         self,
         stand_in: StandIn,
-        h: tuple[Tensor, ...],
+        h: Tensors,
         batch: VerticalBatch,
         event: Event,
         plan: RoundPlan,
-    ) -> tuple[Tensor, ...]:
+    ) -> Tensors:
         """Replace missing embeddings by the policy; late ones are stored for use from the time of their arrival."""
         self.memory.receive(event.party, event.start)
         for party, after in plan.late.items():

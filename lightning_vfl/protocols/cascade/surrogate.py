@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_vfl.types import Tensors
+
 
 def surrogate(
     loss: Tensor,
@@ -54,7 +56,7 @@ class _Surrogate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, loss: Tensor, decay: float, scale: Tensor, gradients: tuple[Tensor, ...], count: int, *of: Tensor
+        ctx: Any, loss: Tensor, decay: float, scale: Tensor, gradients: Tensors, count: int, *of: Tensor
     ) -> Tensor:
         ctx.decay = decay
         ctx.scale = scale

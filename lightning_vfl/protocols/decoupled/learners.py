@@ -13,10 +13,7 @@ from lightning_vfl.networks.flops import work_of
 from lightning_vfl.networks.modes import evaluating
 from lightning_vfl.protocols.owner_keys import Keys, build_for
 from lightning_vfl.streams import Seed, secret_bytes, seed_of, seed_torch
-from lightning_vfl.types import RoundNames
-
-Team = tuple[int, ...]
-Shape = tuple[int, ...]
+from lightning_vfl.types import Parties, RoundNames, Shape, Tensors, numbers_in
 
 
 class Learners:
@@ -80,7 +77,7 @@ class Learners:
         return build_for(self.owners[member], f"partner {self.who} {member}", self.keys, (width,), build)
 
     @property
-    def teams(self) -> list[Team]:
+    def teams(self) -> list[Parties]:
         """The members that run in one call; without ``bank.groups``, every member runs alone."""
         equal = [team for team in self.bank.groups if team in self.partners.groups]
         teams = [team for team in equal if len({self.shapes[member] for member in team}) == 1]
@@ -92,9 +89,9 @@ class Learners:
         learn: Tensor,
         names: RoundNames,
         seed: int,
-        inputs: Callable[[Team], Tensor],
-        weights: Callable[[Team], Tensor | None] = lambda team: None,
-    ) -> Iterator[tuple[Team, Tensor, Tensor]]:
+        inputs: Callable[[Parties], Tensor],
+        weights: Callable[[Parties], Tensor | None] = lambda team: None,
+    ) -> Iterator[tuple[Parties, Tensor, Tensor]]:
         """The losses of each team with a member that learns.
 
         Args:
@@ -121,7 +118,7 @@ class Learners:
 
     def networks_of(self, members: Tensor) -> list[nn.Module]:
         """The networks of the ``members``, bool by member."""
-        numbers = members.nonzero().flatten().tolist()
+        numbers = numbers_in(members)
         return [bank.parties[number] for bank in (self.bank, self.partners) for number in numbers]
 
     def flops(self) -> Tensor:
@@ -169,13 +166,13 @@ def try_objective(
 
 
 def guest_losses(
-    guests: Learners, features: tuple[Tensor, ...], alive: Tensor, names: RoundNames, seed: int
+    guests: Learners, features: Tensors, alive: Tensor, names: RoundNames, seed: int
 ) -> tuple[Tensor, list[Tensor]]:
     """Losses (M,) of the guests, and their embeddings (B, D_m); zeros for guests that are not ``alive``, (M,) bool."""
     losses: dict[int, Tensor] = {}
     embeddings: dict[int, Tensor] = {}
 
-    def stacked(team: Team) -> Tensor:
+    def stacked(team: Parties) -> Tensor:
         return torch.stack([features[m] for m in team])
 
     for team, own, h in guests.losses(alive, names, seed, stacked):
@@ -208,10 +205,10 @@ def host_losses(
     """
     x = inputs.to(next(hosts.bank.parameters()).dtype)
 
-    def buffered(team: Team) -> Tensor:
+    def buffered(team: Parties) -> Tensor:
         return x.expand(len(team), -1, -1) if len(x) == 1 else x[list(team)]
 
-    def weights(team: Team) -> Tensor | None:
+    def weights(team: Parties) -> Tensor | None:
         return None if known is None else known.to(x.dtype).expand(len(hosts.bank), -1)[list(team)]
 
     losses = []

@@ -29,10 +29,9 @@ from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.simulation.meter import CommunicationMeter
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.support import Part, Unsupported
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, VerticalBatch, places
+from lightning_vfl.types import RecordSource, Roll, RoundNames, Seat, Stage, Tensors, VerticalBatch, numbers_in, places
 from lightning_vfl.wire import Leg, Message, Tap
 
-Features = tuple[Tensor, ...]
 _KEPT_SETTINGS = ("guest_epochs", "replay_epochs", "communicate_every", "host_every", "table_dtype")  # as resumed
 
 
@@ -468,7 +467,7 @@ class DecoupledVFL(PhasedVFL):
         """
         if self.tap is None:
             return
-        for guest in alive.nonzero().flatten().tolist():
+        for guest in numbers_in(alive):
             own = ids if ids.dim() == 1 else ids[:, guest]
             message = Message(kind, "server", (guest,), (embeddings[guest].detach(),))
             for _ in range(self.host_count):
@@ -499,14 +498,14 @@ class DecoupledVFL(PhasedVFL):
                 self._tell_of_collection(self.tap, ids, h, encodings[-1])
         self.take_encodings(encodings)
 
-    def _tell_of_collection(self, tap: Tap, ids: Tensor, embeddings: Features, encodings: Tensor) -> None:
+    def _tell_of_collection(self, tap: Tap, ids: Tensor, embeddings: Tensors, encodings: Tensor) -> None:
         """Let an audit hear the final embeddings of records ``ids`` (B,), and their encodings (B, H W_h)."""
         self._tell_of_embeddings("final embeddings", ids, embeddings, self.roster.everybody)
         pieces = encodings.tensor_split(self.host_count, 1)
         tap.sent(Message("final encodings", "server", tuple(range(self.host_count)), pieces), ids)
         tap.joined(encodings, RoundNames(self.seed, Stage.FIT, self.counts.iterations), ids)
 
-    def encodings_of(self, h: Features) -> Tensor:
+    def encodings_of(self, h: Tensors) -> Tensor:
         """(B, H W_h), the hosts' encodings of the guests' embeddings of some of the owner's records."""
         with torch.no_grad(), evaluating(self):
             return self._encode(h, Roll.everyone(self.roster.parties), None)
@@ -538,7 +537,7 @@ class DecoupledVFL(PhasedVFL):
         simulated = float(self.clock.transfer(up).max()) + float(self.clock.transfer(on).max())
         self.clock.advance(simulated if seconds is None else seconds)
 
-    def _encode(self, h: Features, roll: Roll, present: Tensor | None) -> Tensor:
+    def _encode(self, h: Tensors, roll: Roll, present: Tensor | None) -> Tensor:
         """(B, H W_h), the hosts' encodings; the embedding of a record that a guest does not hold is zero."""
         return torch.cat(self.hosts((self.joined(h, roll, present),) * self.host_count), dim=1)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.networks.memory import Memory
 from lightning_vfl.networks.record_table import RecordTable, TableDtype, table_bytes
+from lightning_vfl.types import Widths
 
 Register = Literal["record", "message"]
 
@@ -50,7 +51,7 @@ class ReplayBuffers(Memory):
         self.dtype = dtype
         self.limit_bytes = limit_bytes
         self.records = 0
-        self.widths: tuple[int, ...] = ()
+        self.widths: Widths = ()
         self.tables: list[RecordTable] = []  # none before ``prepare``
         self._known: list[Tensor] = []  # by table
         self._registers: list[list[Tensor | None]] = []  # by table, by guest

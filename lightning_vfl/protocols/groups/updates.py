@@ -12,14 +12,14 @@ from lightning_vfl.local_updates import LocalUpdate
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.rounds.exchange import Exchange, from_senders
 from lightning_vfl.streams import seed_torch
+from lightning_vfl.types import Parties, Tensors
 from lightning_vfl.wire import Message
 
-Group = tuple[int, ...]
 Gradients = dict[int, Tensor]  # by party: (W,), of the bottom that its group shares
 SUMS = "summed updates"  # kind of what the server computes, for an audit
 
 
-def send_updates(module: SplitModel, groups: Sequence[Group], exchange: Exchange, optimizer: Optimizer) -> None:
+def send_updates(module: SplitModel, groups: Sequence[Parties], exchange: Exchange, optimizer: Optimizer) -> None:
     """Send the gradients of these groups' parties; their sum becomes the gradient of the group's bottom.
 
     Args:
@@ -32,7 +32,7 @@ def send_updates(module: SplitModel, groups: Sequence[Group], exchange: Exchange
         _join(module, group, _taken(module, group), optimizer, exchange)
 
 
-def _taken(module: SplitModel, group: Group) -> Gradients:
+def _taken(module: SplitModel, group: Parties) -> Gradients:
     """The gradients of a group's parties, which are taken away from their bottoms."""
     gradients = {}
     for party in group:
@@ -45,7 +45,7 @@ def _taken(module: SplitModel, group: Group) -> Gradients:
     return gradients
 
 
-def _join(module: SplitModel, group: Group, gradients: Gradients, optimizer: Optimizer, exchange: Exchange) -> None:
+def _join(module: SplitModel, group: Parties, gradients: Gradients, optimizer: Optimizer, exchange: Exchange) -> None:
     """Set the sum of the parties' updates as the gradient of the group's shared bottom.
 
     With plain SGD a party sends its step, -η · gradient (vFedSec, section 3.2.2). Any other optimiser runs at the
@@ -74,7 +74,7 @@ def _join(module: SplitModel, group: Group, gradients: Gradients, optimizer: Opt
         parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
 
-def tell_of_bottoms(module: SplitModel, groups: Sequence[Group], exchange: Exchange) -> Callable[[], None]:
+def tell_of_bottoms(module: SplitModel, groups: Sequence[Parties], exchange: Exchange) -> Callable[[], None]:
     """A function for after the optimiser's step: it tells an audit the new bottoms that the server sends to groups."""
 
     def tell() -> None:
@@ -142,7 +142,7 @@ class OneParty:
 def learn_locally(
     module: SplitModel,
     update: LocalUpdate,
-    features: tuple[Tensor, ...],
+    features: Tensors,
     gradients: Mapping[int, Tensor],
     optimizer: Optimizer,
 ) -> None:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from lightning_vfl.protocols.optimizer_groups import SERVER
-from lightning_vfl.types import over_rows
+from lightning_vfl.types import Tensors, over_rows
 
 TINY = 1e-20  # keeps the slope of a square root finite
-State = tuple[Tensor, ...]  # of the parties' optimiser, for one weight; empty before the first step
+State = Tensors  # of the parties' optimiser, for one weight; empty before the first step
 EMPTY = 1e-9  # of the largest singular value, under which a direction has no uploads
 
 

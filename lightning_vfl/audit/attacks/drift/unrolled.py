@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_vfl.audit.attacks.drift.served import TINY, ServedSteps, State, Visits
 from lightning_vfl.networks.depth import HiddenLayer
+from lightning_vfl.types import Shape
 
 SHARPNESS = (4.0, 12.0, 40.0, 120.0, 400.0)  # β of the smoothed ReLU, stage by stage
 SMALL_MISFIT = 0.1  # of the drift; while the misfit is larger, the redundant unknowns would follow it, so they stay
@@ -72,7 +73,7 @@ class Unrolled:
 
         n = len(self.visits.seen)
         d = self.width_in
-        self.shapes: dict[str, tuple[int, ...]] = {
+        self.shapes: dict[str, Shape] = {
             "columns": (n, d),
             "first": (self.hidden, d),
             "offsets": (self.hidden,),
