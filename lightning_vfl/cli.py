@@ -1,5 +1,6 @@
 """The entry point of ``lightning-vfl``; torch and Lightning are imported by the commands that need them."""
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ def main(args: Sequence[str] | None = None) -> None:
         arguments = sys.argv[1:] if args is None else list(args)
         status = answer(arguments)
         if status is None:
+            # torchmetrics imports matplotlib, which prints two lines of its cache if the home cannot be written
+            logging.getLogger("matplotlib").setLevel(logging.ERROR)
             with no_collection():
                 from lightning_vfl.commands.program import run_or_exit
             run_or_exit(arguments)

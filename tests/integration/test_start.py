@@ -1,6 +1,7 @@
 """What a fit imports: packages of seconds are imported by what uses them, and not by every command."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -20,9 +21,12 @@ def test_a_fit_of_digits_imports_no_heavy_package(tmp_path):
     words += ["--trainer.max_steps=1", "--trainer.enable_progress_bar=false"]
     code = "import sys, json; from lightning_vfl.cli import main; main(json.loads(sys.argv[1]))\n"
     code += "print('\\nimported:', *{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(words)], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    home = {"HOME": "/dev/null/home"}  # which nobody can write
+    unset = ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    env = {name: value for name, value in os.environ.items() if name not in unset} | home
+    arguments = [sys.executable, "-c", code, json.dumps(words)]
+    done = subprocess.run(arguments, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert "atplotlib" not in done.stderr
     imported = set(done.stdout.splitlines()[-1].split()[1:])
     assert {"torch", "lightning", "sklearn"} <= imported
     assert not imported & HEAVY
