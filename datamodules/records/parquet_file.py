@@ -11,6 +11,8 @@ import numpy as np
 
 from lightning_vfl.errors import ConfigurationError
 
+from .party_tables import refuse_equal_names
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
@@ -31,7 +33,8 @@ class ParquetFile:
     Guarantee: it can be used in worker processes.
 
     Raises:
-        ConfigurationError: if the file cannot be read; in every method, if it is damaged.
+        ConfigurationError: if the file cannot be read or has two columns of one name; in every method, if it is
+            damaged.
     """
 
     def __init__(self, path: Path, party: str) -> None:
@@ -46,6 +49,7 @@ class ParquetFile:
         self.kinds: Mapping[str, Any] = {field.name: field.type for field in schema}
         index = (schema.pandas_metadata or {}).get("index_columns", [])  # pandas makes no columns of these
         self.columns = [name for name in schema.names if name not in index]
+        refuse_equal_names(self.columns, path, party)
         self.sizes = tuple(self._index.row_group(group).num_rows for group in range(self._index.num_row_groups))
 
     def __len__(self) -> int:

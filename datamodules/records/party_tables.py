@@ -118,6 +118,19 @@ def other_separator(names: Iterable[object]) -> str | None:
     return next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
 
 
+def refuse_equal_names(names: Sequence[str], path: Path, party: str) -> None:
+    """Accept columns that each have a name of their own; pandas would call the second of two ``name.1``.
+
+    Raises:
+        ConfigurationError: for a name that two columns have.
+    """
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigurationError(
+            f"{path} of party '{party}' has {names.count(twice)} columns called '{twice}', of which one may be a copy "
+            "of the other; give each column its own name"
+        )
+
+
 def check_ids(ids: "pd.Series[Any]", path: Path, party: str) -> "pd.Series[Any]":
     """Accept ids that are texts or whole numbers, none missing and each once.
 
@@ -264,13 +277,14 @@ def read_labels(
 
 
 def _real_labels(column: "pd.Series[Any]", party: str) -> "NDArray[np.float64]":
-    """The labels of all records as finite numbers, so that a wrong one is found before training and not by a test."""
+    """The labels of all records, finite in float32: a wrong one is found before training and not by a test."""
     numbers = numbers_of(column, party, "use task: classification")
-    infinite = ~np.isfinite(numbers)
+    with np.errstate(over="ignore"):
+        infinite = ~np.isfinite(numbers.astype(np.float32))  # as a loss takes them
     if infinite.any():
         raise ConfigurationError(
-            f"{int(infinite.sum())} of the labels '{column.name}' of party '{party}' are infinite, first of record "
-            f"{column.index[infinite][0]}; correct them or remove the records"
+            f"{int(infinite.sum())} of the labels '{column.name}' of party '{party}' are infinite or beyond 3.4e38, "
+            f"first of record {column.index[infinite][0]}; correct them or remove the records"
         )
     return numbers
 

@@ -26,6 +26,7 @@ from .party_tables import (
     csv_options,
     csv_warnings,
     missing_cells,
+    refuse_equal_names,
 )
 
 if TYPE_CHECKING:
@@ -79,11 +80,12 @@ class TableSource:
         """
         with readable(self.path, self.party):
             if self.path.suffix in PARQUET:
+                file = ParquetFile(self.path, self.party)
                 refuse_large_table(self.path)
-                table = ParquetFile(self.path, self.party).table()
+                table = file.table()
             else:
-                with TextFile(self.path) as file:
-                    table = self._read_csv(file)
+                with TextFile(self.path) as text:
+                    table = self._read_csv(text)
         self._check_id_column(table)
         return table.set_axis(self._index(table.pop(str(self.id_column))))
 
@@ -103,10 +105,10 @@ class TableSource:
         Raises:
             ConfigurationError: as ``read``.
         """
+        file = self.parquet(folder, rows)
         if self.path.suffix in PARQUET:
             with readable(self.path, self.party):
                 refuse_large_table(self.path)
-        file = self.parquet(folder, rows)
         self._check_id_column(file.columns)
         index = self._index(file.column(str(self.id_column)))
         return StoredTable(file, index, [name for name in file.columns if name != self.id_column])
@@ -140,7 +142,7 @@ class TableSource:
         return [] if self.id_column is None else [self.id_column]
 
     def _names(self, file: TextFile) -> list[str]:
-        """The names of a CSV file's columns, which must differ; pandas would call the second ``name.1``.
+        """The names of a CSV file's columns.
 
         Raises:
             ConfigurationError: for a name that two columns have.
@@ -150,13 +152,7 @@ class TableSource:
         options = {**csv_options(self.form), "header": None, "nrows": 1, "dtype": str, "keep_default_na": False}
         with csv_warnings():
             first = pd.read_csv(file.content(), **options).iloc[0]
-        names = first[first != ""].str.strip()
-        if names.duplicated().any():
-            name = names[names.duplicated()].iloc[0]
-            raise ConfigurationError(
-                f"{self.path} of party '{self.party}' has {int((names == name).sum())} columns called '{name}', of "
-                "which one may be a copy of the other; give each column its own name"
-            )
+        refuse_equal_names(first[first != ""].str.strip().tolist(), self.path, self.party)
         return [name or f"Unnamed: {place}" for place, name in enumerate(first.tolist())]
 
     def _texts(self, file: TextFile) -> list[str] | None:

@@ -286,9 +286,10 @@ def test_the_party_that_has_the_label_column_is_named(files):
         open_tables(files, label_party="shop")
 
 
-def test_infinite_labels_of_a_regression(files, tmp_path):
-    write_csv(tmp_path / "bank.csv", change(bank(), "y", r3="inf"))
-    with pytest.raises(ConfigurationError, match="of the labels 'y' of party 'bank' are infinite, first of record 21"):
+@pytest.mark.parametrize("label", ["inf", "-1e39"])
+def test_infinite_labels_of_a_regression(label, files, tmp_path):
+    write_csv(tmp_path / "bank.csv", change(bank(), "y", r3=label))
+    with pytest.raises(ConfigurationError, match=r"1 of the labels 'y' of party 'bank' .* first of record 21"):
         open_tables(files, task="regression")
 
 
