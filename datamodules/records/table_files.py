@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
+from lightning_utilities.core.rank_zero import rank_zero_warn
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import TextFile, refuse_large_table
@@ -124,7 +125,9 @@ class TableSource:
         place = folder / f"{quote(self.party, safe='')}.parquet"
         with readable(self.path, self.party), TextFile(self.path) as file:
             self._copy_csv(file, place, rows)
-        return ParquetFile(place, self.party)
+            copy = ParquetFile(place, self.party)
+            self._tell_short_rows(file, len(copy))
+        return copy
 
     # ---- inside
 
@@ -177,7 +180,27 @@ class TableSource:
                 table: pd.DataFrame = pd.read_csv(file.content(), dtype=types, low_memory=True, **options)
             except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
                 table = pd.read_csv(file.content(), dtype=types, low_memory=False, **options)
+        self._tell_short_rows(file, len(table))
         return table
+
+    def _tell_short_rows(self, file: TextFile, rows: int) -> None:
+        """Warn of rows with fewer fields than the header, such as the last one of a file that is cut off.
+
+        pandas reads their other fields as missing. Of packed files, of those with more than a byte a character, and
+        where separators stand in quotes, they may be overlooked.
+        """
+        separator = self.form.separator.encode(self.form.encoding)
+        if file.packed or len(separator) != 1:
+            return
+        lacking = (rows + 1) * (len(self._names(file)) - 1)
+        content = file.content()
+        while block := content.read(_BYTES):
+            lacking -= block.count(separator)
+        if lacking > 0:
+            rank_zero_warn(
+                f"rows of {self.path} of party '{self.party}' have {lacking} fields less than the header, which are "
+                "read as missing; if the file is cut off, copy it again"
+            )
 
     def _copy_csv(self, file: TextFile, place: Path, rows: int) -> None:
         """Copy all columns into a Parquet file."""

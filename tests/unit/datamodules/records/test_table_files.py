@@ -1,6 +1,7 @@
 """Law: a table whose columns stay on the disk has the columns and ids of the table in memory."""
 
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -61,6 +62,23 @@ def test_a_parquet_file_is_read_column_by_column_where_it_is(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
     for name in whole:
         pd.testing.assert_series_equal(stored[name], whole[name])
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+@pytest.mark.parametrize(("ending", "lacking"), [("3,4,5\n", 0), ("3,4", 1), ("3\n", 2), ("3,4\n5\n6,7,8", 3), ("", 0)])
+def test_fields_that_rows_lack_are_told_and_read_as_missing(ending, lacking, separator, tmp_path):
+    path = tmp_path / "t.csv"
+    text = 'id,x,y\n1,2,"""3"""\n\n2,,\n' + ending
+    path.write_text(text.replace(",", separator), newline="\r\n")
+    source = TableSource(path, "bank", "id", CSVForm(separator))
+    for read in (source.read, lambda: source.store(tmp_path)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            table = read()
+        said = [str(one.message) for one in caught if "fields less" in str(one.message)]
+        assert len(said) == (lacking > 0)
+        assert not said or f"t.csv of party 'bank' have {lacking} fields less than the header" in said[0]
+        assert int(table["x"].isna().sum() + table["y"].isna().sum()) == 2 + lacking
 
 
 @pytest.mark.parametrize("text", ["id,x\n1,2\n1,3\n", "x\n1\n", "id,x\n", "", "id,x\n1,2,3\n", "id,x\n1.5,2\n"])
