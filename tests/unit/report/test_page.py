@@ -60,8 +60,15 @@ slow = pytest.mark.slow
 
 
 @slow
-@pytest.mark.parametrize(("data", "figures"), [(YesNo, 2), (Blobs, 1), (Values, 1)])
-def test_the_page_has_everything_and_is_sound(tmp_path, data, figures):
+@pytest.mark.parametrize(
+    ("data", "figures", "curves"),
+    [
+        (YesNo, 2, ("accuracy", "auroc", "auprc", "loss")),
+        (Blobs, 1, ("accuracy", "loss")),
+        (Values, 1, ("mse", "rmse", "mae", "r2", "loss")),
+    ],
+)
+def test_the_page_has_everything_and_is_sound(tmp_path, data, figures, curves):
     t = trainer(tmp_path, callbacks=[RunRecord()], max_epochs=1)
     t.fit(module := split(), datamodule=data(batch_size=10))
     t.test(module, datamodule=data(batch_size=10), verbose=False)
@@ -79,8 +86,7 @@ def test_the_page_has_everything_and_is_sound(tmp_path, data, figures):
         "Environment",
         "Recipe",
     ]
-    curves = len((data().num_classes and ["accuracy", "loss"]) or ["mse", "r2", "loss"]) + 2 * (data is YesNo)
-    assert page.figures == curves + 2 * figures + 2
+    assert page.figures == len(curves) + 2 * figures + 2
     text = "".join(page.text)
     assert "data: <b>&amp; 'mine'" in text
     assert f"test/loss{float(t.callback_metrics['test/loss']):.4f}" in text.replace("\n", "")
