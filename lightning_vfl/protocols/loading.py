@@ -89,6 +89,19 @@ def hand_out_again(checkpoint: Mapping[str, Any]) -> None:
             state["offset"] = done
 
 
+def count_no_batch_left_out(checkpoint: Mapping[str, Any]) -> None:
+    """Count only batches whose steps were made, and not those at which ``on_train_batch_start`` has ended an epoch.
+
+    Lightning compares these totals to know whether a checkpoint is of the end of a batch.
+    """
+    progress = checkpoint.get("loops", {}).get("fit_loop", {}).get("epoch_loop.batch_progress")
+    if progress is None:
+        return
+    total, current = progress["total"], progress["current"]
+    before = min(total[moment] - current[moment] for moment in total)  # in the epochs that have ended
+    total.update({moment: before + count for moment, count in current.items()})
+
+
 def start_of(module: Any) -> dict[str, Any]:
     """What a resumed fit must find when its training starts: who does not learn, metrics, states of the generators.
 
@@ -201,6 +214,7 @@ def save(module: Any, checkpoint: dict[str, Any], within_round: bool) -> None:
     if not module._built:
         raise sys.exception() or not_built(module, "weights to save")
     hand_out_again(checkpoint)
+    count_no_batch_left_out(checkpoint)
     if within_round:
         rank_zero_warn(
             f"the checkpoint is saved within round {module.books.rounds['fit']}, whose messages and charges are "

@@ -510,6 +510,7 @@ def refuse_nan_loss(loss: EpochLoss, trainer: Trainer) -> None:
     """End a training with a loss of NaN: the gradients of that round, and the parameters after it, are NaN too.
 
     A gradient scaler leaves out the steps of such rounds, and a search of a learning rate runs into them: both go on.
+    ``detect_anomaly`` ends the backward pass of such a round itself, and names the operation.
 
     Args:
         loss: the losses of the epoch so far; the sum is NaN from the first such round on.
@@ -518,7 +519,8 @@ def refuse_nan_loss(loss: EpochLoss, trainer: Trainer) -> None:
     Raises:
         ConfigurationError: naming the epoch.
     """
-    if torch.as_tensor(loss.total).isnan() and not (scales_losses(trainer) or searches_rate(trainer)):
+    goes_on = scales_losses(trainer) or searches_rate(trainer) or torch.is_anomaly_enabled()
+    if torch.as_tensor(loss.total).isnan() and not goes_on:
         raise ConfigurationError(
             f"the training loss is NaN in epoch {loss.number}, and parameters that are NaN learn nothing more; use a "
             "lower learning rate, trainer.gradient_clip_val, or a loss that is finite for these labels"

@@ -309,6 +309,24 @@ def test_resume_with_epochs_cut_short(tmp_path):
     assert same(everything(one, t, curve), everything(*resumed))
 
 
+class Short(SplitVFL):
+    """It leaves out the rest of every second epoch, as Lightning lets a hook do."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        return -1 if batch_idx == 4 and self.current_epoch % 2 == 0 else None
+
+
+def test_resume_after_an_epoch_that_a_hook_has_cut_short(tmp_path):
+    """Lightning counts the batch that was left out, and takes such a checkpoint for one of another moment."""
+    make = partial(Short, Mean(), bottom=dropping, width=5, seed=0, optimizer=SGD)
+    torch.manual_seed(0)
+    whole = fit(tmp_path, make=make)[0]
+    for step in (3, 5, 9, 12):
+        again = fit(tmp_path / "again", tmp_path / f"step={step}.ckpt", make=make)[0]
+        assert same(again.state_dict(), whole.state_dict()), step
+        assert again.standing() == whole.standing()
+
+
 class Epochs(Callback):
     """The epochs that begin and end, and the steps before."""
 

@@ -36,6 +36,12 @@ def test_a_loss_of_nan_ends_the_training_in_its_epoch(tmp_path, after, epoch):
     assert module.current_epoch == epoch
 
 
+def test_detect_anomaly_names_the_operation(tmp_path):
+    module = split(Mean(), objective=Breaks(3))
+    with pytest.raises(RuntimeError, match="Function 'MulBackward0' returned nan values"):
+        trainer(tmp_path, detect_anomaly=True, log_every_n_steps=1).fit(module, datamodule=Blobs(batch_size=10))
+
+
 @pytest.mark.filterwarnings("ignore:Encountered `nan` values")  # MeanMetric's, in the search
 def test_a_search_of_a_learning_rate_goes_on(tmp_path):
     module = split(Mean(), objective=Breaks(10))
