@@ -16,7 +16,6 @@ from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.build import party_names_of
 from lightning_vfl.protocols.checks import needed_data
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import Stage
 
 from .injector import protocol
 
@@ -72,7 +71,7 @@ class Pretraining(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         module = protocol(self, pl_module)
-        rounds = module.books.rounds.get(Stage.FIT, 0)
+        rounds = module.books.training_rounds
         if self._done or rounds:
             if not self._done:
                 rank_zero_warn(f"Pretraining is left out: these networks have trained for {rounds} rounds already")

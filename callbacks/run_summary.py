@@ -16,7 +16,6 @@ from lightning_vfl.privacy.verdict import verdict
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.protocols.columns_told import Noise
 from lightning_vfl.terminal import console
-from lightning_vfl.types import Stage
 
 LEARNING_RATE = "learning rate found"
 _DETAILS = (  # lines that the full summary alone has
@@ -132,7 +131,7 @@ def summary_lines(
         yield LEARNING_RATE, f"{module.lr:.6g}"
     if faults := getattr(getattr(trainer, "datamodule", None), "faults", ()):
         yield "faults in the records", ", ".join(map(repr, faults))
-    rounds = module.books.rounds.get(Stage.FIT, 0)
+    rounds = module.books.training_rounds
     given_up = module.books.given_up
     yield "training rounds", f"{rounds:,}" + (f", {given_up:,} of them given up" if given_up else "")
     if module.books.corrected:

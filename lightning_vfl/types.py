@@ -252,6 +252,10 @@ def over_rows(numbers: Tensor, like: Tensor) -> Tensor:
     return numbers.view(-1, *(1,) * (like.dim() - 1))
 
 
+NO_RECORDS = torch.empty(0, dtype=torch.int64)
+"""Positions of no record."""
+
+
 def numbers_in(flags: Tensor) -> list[int]:
     """Where flags (n,) are True: the numbers of the parties in a mask, or positions of records."""
     numbers: list[int] = flags.nonzero().flatten().tolist()

@@ -20,7 +20,7 @@ from lightning_vfl.audit.verdicts import MARGIN, NOT_ATTACKED, Finding, label
 from lightning_vfl.checks import within
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.streams import stream
-from lightning_vfl.types import Shape
+from lightning_vfl.types import NO_RECORDS, Shape
 
 LABELS = Target.RANKS, Target.CLASSES
 OF_ONE_NUMBER = Target.RANKS, Target.COINS, Target.CANARIES, Target.MEMBERS
@@ -243,7 +243,7 @@ def _shapes(case: Case, attack: Attack, n: int, second: int) -> list[Shape]:
     if attack.target == Target.CLASSES:
         classes = case.truth.classes
         return [(n, classes), (n,)] if classes == 2 else [(n, classes)]
-    nothing = RULES[attack.target].truth(case, attack, torch.empty(0, dtype=torch.int64))
+    nothing = RULES[attack.target].truth(case, attack, NO_RECORDS)
     return [(n, *nothing.shape[1:])]
 
 

@@ -11,7 +11,7 @@ from lightning_vfl.audit.attacker import Attacker
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols import VFLModule
 from lightning_vfl.simulation.meter import DIRECTION, CommunicationMeter
-from lightning_vfl.types import RoundNames, Stage, places
+from lightning_vfl.types import NO_RECORDS, RoundNames, Stage, places
 from lightning_vfl.wire import Message, Tap
 
 AGGREGATES = "aggregates"  # kind of what the server has computed from messages
@@ -194,7 +194,7 @@ def by_record(entries: Iterator[Entry]) -> tuple[Tensor, Tensor]:
         ids.append(entry.ids)
         values.append(flat)
     if not ids:
-        return torch.empty(0, dtype=torch.int64), torch.empty(0, 0, dtype=torch.float64)
+        return NO_RECORDS, torch.empty(0, 0, dtype=torch.float64)
     every = torch.cat(ids)
     last = {record: place for place, record in enumerate(every.tolist())}
     kept = torch.tensor(sorted(last.values()))

@@ -33,7 +33,7 @@ from lightning_vfl.objectives import MultiLabel, predictions
 from lightning_vfl.privacy.events import PrivacyEvent
 from lightning_vfl.protocols import DecoupledVFL, HeadsVFL, VFLModule
 from lightning_vfl.trained.fitted import Fitted, FittedParty
-from lightning_vfl.types import Roll, Stage, VerticalBatch
+from lightning_vfl.types import Roll, VerticalBatch
 
 EXAMPLES = 3  # records that trace a program; torch treats 0 and 1 as special
 
@@ -102,7 +102,7 @@ def sums_since(module: VFLModule, party: int) -> int:
     Of a bottom that does not learn, all rounds.
     """
     learns = any(weight.requires_grad for weight in module.bottoms.parties[party].parameters())
-    rounds = module.books.rounds.get(str(Stage.FIT), 0)
+    rounds = module.books.training_rounds
     return max(rounds - module.books.epoch_batches, 0) if learns else 0
 
 

@@ -5,7 +5,7 @@ from typing import Any, final
 
 from lightning_vfl.schedules.arrivals import FirstComeFirstServed
 from lightning_vfl.schedules.batches import Planned, Schedule
-from lightning_vfl.types import Event, Stage
+from lightning_vfl.types import Event
 
 
 @final
@@ -35,5 +35,5 @@ class RealEvents(Schedule):
 
     def rest(self, epoch: int, played: int) -> Iterator[Planned]:
         for _ in range(self.steps - played):  # each is asked for when the step before it is over
-            event = self.event(self.module.books.rounds.get(Stage.FIT, 0))
+            event = self.event(self.module.books.training_rounds)
             yield self.planned.batch(event.party, event.request), event

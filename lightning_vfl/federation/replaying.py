@@ -81,7 +81,7 @@ class Replay(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Keep states that are needed later."""
         module: Any = pl_module
-        round = module.books.rounds.get("fit", 0)
+        round = module.books.training_rounds
         (optimizer,) = trainer.optimizers
         for party in self._wanted.get(round, ()):
             networks = list(module.owners())[party]
@@ -96,7 +96,7 @@ class Replay(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Put the states back of parties that have come back before the next round."""
         module: Any = pl_module
-        round = module.books.rounds.get("fit", 0)
+        round = module.books.training_rounds
         for party, since in self.record.restored.get(round, {}).items():
             if since < round:
                 self._put_back(trainer, module, party, since)
@@ -109,7 +109,7 @@ class Replay(Callback):
         module: Any = pl_module
         if not isinstance(module, OneShotVFL) or trainer.current_epoch > 0:
             return
-        exchanged = module.books.rounds.get("fit", 0)
+        exchanged = module.books.training_rounds
         for round in sorted(number for number in self.record.restored if number > exchanged):
             for party, since in self.record.restored.pop(round).items():
                 if since < exchanged:
@@ -118,7 +118,7 @@ class Replay(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the federation went on for longer than this replay."""
         module: Any = pl_module
-        replayed = module.books.rounds.get("fit", 0)
+        replayed = module.books.training_rounds
         if replayed < self.record.rounds:
             rank_zero_warn(
                 f"{replayed} of the {self.record.rounds} rounds in {self.record.path} were replayed, so these are not "

@@ -23,7 +23,17 @@ from lightning_vfl.protocols.place import needed
 from lightning_vfl.protocols.step import Step
 from lightning_vfl.rounds.exchange import ExpandedRecords
 from lightning_vfl.rounds.plan import RoundPlan
-from lightning_vfl.types import RecordSource, Roll, RoundNames, Rows, Tensors, VerticalBatch, mask_of, stage_of
+from lightning_vfl.types import (
+    NO_RECORDS,
+    RecordSource,
+    Roll,
+    RoundNames,
+    Rows,
+    Tensors,
+    VerticalBatch,
+    mask_of,
+    stage_of,
+)
 from lightning_vfl.wire import Contribution, Embeddings, LinearForms, Message, PartyView
 
 if TYPE_CHECKING:
@@ -280,7 +290,7 @@ class RoundsAtParty(AtParty):
             (settled,) = fields_of(self.ask(key, "propose", {"proposal": proposal}), "agreed")
             agreed = dict(settled)
             key = key._replace(turn=1)
-        rows = Rows(torch.empty(0, dtype=torch.int64), 0, 0)
+        rows = Rows(NO_RECORDS, 0, 0)
         view = PartyView(names, roster, (self.party,), roster.everybody, rows, agreed=agreed)
         memory = setup.empty_memory(len(source), module.costs.basis_widths, view)
         offers = setup.offer(records, memory, view)

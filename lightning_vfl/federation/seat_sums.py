@@ -59,7 +59,7 @@ class SeatSums:
             return
         hashes = self._of_stage(module, stage)[joint_ids(batch).numpy()]
         positions = self._positions(hashes)
-        trained = module.books.rounds.get(str(Stage.FIT), 0)
+        trained = module.books.training_rounds
         enough = 0 if len(members) == self._parties else trained
         lacking = self._latest_of(members)[positions] < enough
         if lacking.any():

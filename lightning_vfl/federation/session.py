@@ -249,7 +249,7 @@ def _wrong(run: Run, hub: Hub, party: int, hello: Mapping[str, Any]) -> str | No
     if hello.get("method") != run.method:
         return f"party {name} was started with --do {hello.get('method')}, the server with --do {run.method}"
     rounds = hello.get("rounds")
-    if not isinstance(rounds, int) or rounds > max(run.rounds, run.model.books.rounds.get("fit", 0)):
+    if not isinstance(rounds, int) or rounds > max(run.rounds, run.model.books.training_rounds):
         return (
             f"party {name} stands at round {rounds}, the server at {run.rounds}: start {name} from its checkpoint of "
             f"round {run.rounds} or before"

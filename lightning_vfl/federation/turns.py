@@ -24,7 +24,7 @@ ROLES = ("called", "included", "responders", "filled")  # the masks of a ``Roll`
 
 def at_of(module: "VFLModule", names: RoundNames, batch: int) -> At:
     """Where a round is in the training: ``batch`` is its number in an evaluation, 0 in training."""
-    begun = names.round if names.stage == Stage.FIT else module.books.rounds.get(str(Stage.FIT), 0)
+    begun = names.round if names.stage == Stage.FIT else module.books.training_rounds
     return At(begun, _ORDER.index(names.stage), batch)
 
 

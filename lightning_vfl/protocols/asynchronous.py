@@ -132,7 +132,7 @@ class AsyncVFL(VFLModule):
             seed,
             begin=self.clock.seconds,  # a second fit starts where the first has ended
             first=self.counts.most_events,
-            number=self.books.rounds.get(Stage.FIT, 0),
+            number=self.books.training_rounds,
         )
         if self.place is not None:
             return self.place.order(self, planned)
@@ -255,7 +255,7 @@ class AsyncVFL(VFLModule):
 
         If the server was down at some time, two requests for each event of all parties, if these are more.
         """
-        events = self.books.rounds.get(Stage.FIT, 0)
+        events = self.books.training_rounds
         down = any(not self.faults.hosts_at(2 * event + 1, self.roster)[0] for event in range(events))
         return max(2 * (self.counts.most_events + 1), 2 * events if down else 0)
 

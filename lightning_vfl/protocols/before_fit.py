@@ -254,7 +254,7 @@ def _exposure_of(module: MessageRounds, group: Parties, schedule: Any) -> Exposu
         prod(module.hparams["party_shapes"][member]),
         held,
         batches,
-        module.books.rounds.get(Stage.FIT, 0) + steps_left,
+        module.books.training_rounds + steps_left,
     )
 
 

@@ -88,6 +88,11 @@ class Books:
         """Start a new meter for M parties."""
         self.meter = CommunicationMeter(parties)
 
+    @property
+    def training_rounds(self) -> int:
+        """The number of training rounds that have begun."""
+        return self.rounds.get(Stage.FIT, 0)
+
     def next_round(self, stage: Stage) -> int:
         """Count a round that begins; returns its number."""
         number = self.rounds.get(stage, 0)
@@ -127,7 +132,7 @@ class Books:
     def claimed(self, part: str, claim: str | None) -> str | None:
         """What may be said of a part that claims so much of all rounds, which it may have run in some rounds alone."""
         ran = self.ran.get(part, 0)
-        learnt = self.rounds.get(Stage.FIT, 0) - self.given_up
+        learnt = self.training_rounds - self.given_up
         if claim is None or ran >= learnt:
             return claim
         if not ran:

@@ -31,6 +31,7 @@ from lightning_vfl.rounds.plan import RoundCosts, RoundPlan, check_pair, plan_ro
 from lightning_vfl.simulation.faults import RoundOutcome
 from lightning_vfl.streams import seed_torch
 from lightning_vfl.types import (
+    NO_RECORDS,
     Parties,
     RecordSource,
     Roll,
@@ -503,20 +504,19 @@ class MessageRounds(SplitModel):
     def set_up_all(self, setup: Setup, source: RecordSource, names: RoundNames) -> tuple[Mapping[str, Any], Any]:
         """Set up all parties, which are hosted in this process: the settled values, and the memory of the parties."""
         roster = self.roster
-        nothing = torch.empty(0, dtype=torch.int64)
         records = ExpandedRecords(source, self.bottoms, self.device)
         agreed: Mapping[str, Any] = self.preparation.agreed
         if not agreed:
             weights: list[Tensor] = [network.weight.detach() for network in records.networks]
             agreed = setup.settle([setup.propose(records, m, weight, roster) for m, weight in enumerate(weights)])
         everybody = tuple(range(roster.parties))
-        view = PartyView(names, roster, everybody, roster.everybody, Rows(nothing, 0, 0), agreed=agreed)
+        view = PartyView(names, roster, everybody, roster.everybody, Rows(NO_RECORDS, 0, 0), agreed=agreed)
         name = type(self.aggregator).__name__
 
         def announce(records: int, size: int) -> None:
             rank_zero_info(f"{name}: the parties share {records:,} records, {size / 2**30:.2f} GiB in every process")
 
-        return agreed, set_up(setup, records, self.costs.basis_widths, view, announce, self.listener(nothing))
+        return agreed, set_up(setup, records, self.costs.basis_widths, view, announce, self.listener(NO_RECORDS))
 
     def forget(self, *stages: Stage) -> None:
         """Free the shares and keys of these stages; a later run of a stage makes new ones."""

@@ -421,7 +421,7 @@ class SplitModel(FreeHooks, Rebuildable, SafelyLoaded, metaclass=ABCMeta):  # no
 
     def requests_made(self) -> int:
         """How many requests each party has received in training so far; two a round."""
-        return 2 * self.books.rounds.get(Stage.FIT, 0)
+        return 2 * self.books.training_rounds
 
     @property
     def meets_faults(self) -> bool:

@@ -24,7 +24,7 @@ from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.protocols.module import VFLModule
 from lightning_vfl.simulation.faults import FaultModel, RoundOutcome
 from lightning_vfl.testing.law import Law, checked, laws_of, require, require_close, require_same_bits, same
-from lightning_vfl.types import Roster, Stage
+from lightning_vfl.types import Roster
 
 BATCH, SILENT = 10, 1  # rows of a batch; the party that is away in the law about absence
 
@@ -258,7 +258,7 @@ def every_step_is_counted(subject: Subject) -> None:
     """Rounds are counted, and a fit that learns sends bytes and takes virtual time."""
     module = subject.whole.module
     trainer = subject.whole.trainer
-    rounds = module.books.rounds.get(Stage.FIT, 0)
+    rounds = module.books.training_rounds
     require(rounds == trainer.global_step, f"{rounds} rounds are counted in {trainer.global_step} steps")
     sent = int(module.books.meter.total("up").sum())
     require(sent > 0, f"{sent} bytes are counted in {rounds} rounds; call enter_round, or books.enter")
@@ -280,7 +280,7 @@ def evaluation_changes_nothing(subject: Subject) -> None:
     with _quiet():
         fitted.trainer.test(fitted.module, datamodule=subject.data(), verbose=False)
     _require_equal(_of_training(fitted.state()), before, "a model after a test")
-    trained = fitted.module.books.rounds.get(Stage.FIT, 0)
+    trained = fitted.module.books.training_rounds
     require(trained == before["the number of steps"], f"a test changes the count of training rounds to {trained}")
     require(fitted.module.clock.seconds == seconds, "virtual time passes in a test")
 

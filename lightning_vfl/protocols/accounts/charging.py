@@ -21,7 +21,7 @@ from lightning_vfl.protocols.checks import refuse_unaccounted
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.protocols.place import Elsewhere
 from lightning_vfl.protocols.run_folder import run_folder
-from lightning_vfl.types import Roll, Stage, VerticalBatch, numbers_in, stage_of
+from lightning_vfl.types import NO_RECORDS, Roll, Stage, VerticalBatch, numbers_in, stage_of
 
 
 def open_privacy(module: SplitModel, data: Any) -> None:
@@ -95,7 +95,7 @@ def next_evaluation(module: SplitModel) -> Tensor:
     privacy = module.privacy
     loader = one_loader(trainer.val_dataloaders)
     if not module.protected_evaluation or not hasattr(loader, "records"):
-        return torch.empty(0, dtype=torch.int64)
+        return NO_RECORDS
     if Stage.VALIDATION not in privacy.places:
         _open_for(module, privacy, loader.records, Stage.VALIDATION)
     return privacy.places[Stage.VALIDATION][_evaluated(loader, trainer.num_val_batches)]
@@ -117,7 +117,7 @@ def _evaluated(loader: Any, batches: Any) -> Tensor:
     count = batches[0] if isinstance(batches, list) else batches
     count = None if count == float("inf") else int(count)
     order = [positions for positions, _ in islice(loader.schedule.epoch(0), count)]
-    return torch.from_numpy(np.concatenate(order)) if order else torch.empty(0, dtype=torch.int64)
+    return torch.from_numpy(np.concatenate(order)) if order else NO_RECORDS
 
 
 def _open_for(module: SplitModel, privacy: PrivacyBooks, records: Any, stage: Stage) -> None:

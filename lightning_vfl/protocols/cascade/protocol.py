@@ -33,6 +33,7 @@ from lightning_vfl.schedules.periods import Periods
 from lightning_vfl.streams import even_shares
 from lightning_vfl.support import Part, Unsupported
 from lightning_vfl.types import (
+    NO_RECORDS,
     Event,
     Parties,
     RecordSource,
@@ -437,7 +438,7 @@ class CascadeVFL(VFLModule):
         new = [parameter.detach().flatten() for parameter in self.top.parameters()]
         if self.tap is not None and steps and new:
             back = Message("top", "parties", (), (torch.cat(new),), receivers=(event.party,), round=names)
-            self.tap.sent(back, torch.empty(0, dtype=torch.int64))
+            self.tap.sent(back, NO_RECORDS)
 
     # ---- the END of a period
 

@@ -12,7 +12,7 @@ from lightning_vfl.local_updates import LocalUpdate
 from lightning_vfl.protocols.model import SplitModel
 from lightning_vfl.rounds.exchange import Exchange, from_senders
 from lightning_vfl.streams import seed_torch
-from lightning_vfl.types import Parties, Tensors
+from lightning_vfl.types import NO_RECORDS, Parties, Tensors
 from lightning_vfl.wire import Message
 
 Gradients = dict[int, Tensor]  # by party: (W,), of the bottom that its group shares
@@ -78,7 +78,7 @@ def tell_of_bottoms(module: SplitModel, groups: Sequence[Parties], exchange: Exc
     """A function for after the optimiser's step: it tells an audit the new bottoms that the server sends to groups."""
 
     def tell() -> None:
-        hear = module.listener(torch.empty(0, dtype=torch.int64))
+        hear = module.listener(NO_RECORDS)
         if hear is None:
             return
         for group in groups:

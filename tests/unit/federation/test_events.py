@@ -36,7 +36,7 @@ def fits(request, wire=WIRE):
         roster=Roster(2),
         top=nn.Linear(4, 1),
         trainer=SimpleNamespace(precision="32-true"),
-        books=SimpleNamespace(rounds={}),
+        books=SimpleNamespace(training_rounds=0),
     )
     planned = SimpleNamespace(rows=lambda party: 6)
     found = EventsAtServer(hub, injected=False)._fits(module, planned, request)

@@ -38,7 +38,7 @@ def test_weights_are_secret_unless_the_file_says_seeded(tmp_path):
 
 @pytest.mark.parametrize("said", ["seeded", None])
 def test_a_party_with_other_weights_is_refused_in_one_line(tmp_path, said):
-    model = SimpleNamespace(books=SimpleNamespace(rounds={}), place=None)
+    model = SimpleNamespace(books=SimpleNamespace(training_rounds=0), place=None)
     own = Run(charter(tmp_path), None, None, None, None, model, None, "fit", {})
     hello = {**own.about(), "recipe": {}, "process": "", "rounds": 0}
     assert _wrong(own, Hub(1), 0, hello) is None
