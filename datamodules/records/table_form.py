@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from .joined_tables import Joined
 from .layout import Layout
 from .modal_columns import ModalColumn
 from .new_records import NewRecords
+from .step_chain import Chain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,12 +30,15 @@ class TableForm:
         layout: the names of all columns of numbers, party by party.
         groups: the numbers of the parties of each group.
         known: whether the encoders are those of a trained model, and the tables may be new.
+        evaluated: name of a split -> the positions of its joined records, which are compared with those of the
+            training; empty for a trained model, with whose training records all are compared.
     """
 
     encoders: Mapping[str, Sequence[ColumnEncoder]]
     layout: Layout
     groups: tuple[tuple[int, ...], ...]
     known: bool = False
+    evaluated: "Mapping[str, NDArray[np.int64]]" = field(default_factory=dict)
 
     def columns_of(self, party: int) -> tuple[str, ...]:
         """The names of the columns of numbers of a party, by its number."""
@@ -46,6 +50,7 @@ def form_of(
     joined: Joined,
     encoders: Mapping[str, Sequence[ColumnEncoder]],
     known: bool = False,
+    evaluated: "Mapping[str, NDArray[np.int64]] | None" = None,
 ) -> TableForm:
     """The form of these tables.
 
@@ -53,6 +58,7 @@ def form_of(
         joined: the tables.
         encoders: party -> the encoders of its columns.
         known: whether the encoders are those of a trained model.
+        evaluated: see ``TableForm``.
 
     Raises:
         ConfigurationError: for tables that are missing, or have other columns than the encoders, and without features.
@@ -84,13 +90,14 @@ def form_of(
         Layout((len(names),), tuple(names), tuple(views.values()), tuple(views), shapes),
         tuple(tuple(number[party] for party in group) for group in joined.groups if group[0] in number),
         known,
+        evaluated or {},
     )
 
 
 def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[NDArray[np.float64]]":
     """The columns of numbers of a party, (N,) each; 0 for records that it does not have. Its table forgets its columns.
 
-    Of new tables it prints what is unlike the training records.
+    It prints what is unlike the training records in new tables, or in the records of a split.
 
     Raises:
         ConfigurationError: for values of another kind than those of the training rows.
@@ -98,11 +105,20 @@ def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[N
     table = joined.tables[party]
     held = joined.held[party]
     new = NewRecords(party)
+    splits = []
+    for name, rows in form.evaluated.items():
+        places = rows if held is None else (np.cumsum(held) - 1)[rows[held[rows]]]
+        splits.append((NewRecords(party, name), places))
     for encoder in form.encoders[party]:
         values = table.pop(encoder.column) if encoder.column in table else None
         if values is None or not encoder.names:
             continue
-        encoded = new.encode(encoder, values)
+        if splits and isinstance(encoder, Chain):
+            encoded, gaps = encoder.with_gaps(values, party)
+            for own, places in splits:
+                own.count(encoder, encoded[places], gaps[places])
+        else:
+            encoded = new.encode(encoder, values)
         for column in encoded.T:
             if held is None:
                 yield np.array(column)  # the encoder's array may be that of the table
@@ -110,8 +126,8 @@ def numbers_of_party(joined: Joined, party: str, form: TableForm) -> "Iterator[N
                 whole = np.zeros(len(joined.ids))
                 whole[held] = column
                 yield whole
-    if form.known:
-        new.tell()
+    for own in [own for own, _ in splits] + [new] * form.known:
+        own.tell()
 
 
 def encode_tables(joined: Joined, form: TableForm) -> "NDArray[np.float64]":

@@ -286,7 +286,9 @@ class PreparedTables(FeatureStore):
     def form(self) -> TableForm:
         """Which party has which columns of numbers, and who holds which record."""
         data = self._data
-        return form_of(self.joined, self.encoders, data.fitted is not None)
+        known = data.fitted is not None
+        evaluated = {} if known else {str(name): self.rows[name] for name in ("val", "test") if len(self.rows[name])}
+        return form_of(self.joined, self.encoders, known, evaluated)
 
     @property
     def layout(self) -> Layout:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from lightning_vfl.datamodules import CSVTables, Standardise, Unchanged
+from lightning_vfl.datamodules import CSVTables, GivenSplit, Standardise, Unchanged
 from lightning_vfl.errors import ConfigurationError
 
 N = 400
@@ -423,6 +423,35 @@ def test_values_that_the_training_had_are_told_where_new_tables_lack_them(name, 
     said = [text for text in told if "values are missing" in text or "no date" in text]
     assert len(said) == (line is not None)
     assert not said or said[0].startswith(f"of 3 records of party 'bank', {line}")
+
+
+IN_A_SPLIT = {  # how many of the first 50 validation records have another cell -> the line
+    "all missing": (None, 50, f"{MORE} 50 (training 10.0 %)"),
+    "some missing": (None, 20, f"{MORE} 20 (training 10.0 %)"),
+    "as many missing as by chance": (None, 12, None),
+    "another unit": (10_000_000, 50, "numbers lie outside those of the training records in: x 50"),
+    "a few large ones": (10_000_000, 20, None),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_SPLIT)
+@pytest.mark.parametrize("overlap", ["inner", "keep"])
+def test_a_split_whose_records_are_unlike_those_of_the_training_is_told(overlap, name, tmp_path, told):
+    cell, number, line = IN_A_SPLIT[name]
+    ids = np.arange(N)
+    x = pd.Series(WHOLE, dtype=float).mask(ids % 10 == 9)
+    x[:50] = pd.Series([cell] * number + WHOLE[number:50], dtype=float)
+    pd.DataFrame({"id": ids, "x": x}).iloc[::-1].to_csv(tmp_path / "bank.csv", index=False)
+    split = np.where(ids < 50, "val", "train")
+    pd.DataFrame({"id": ids, "split": split, "y": ids % 2}).to_csv(tmp_path / "shop.csv", index=False)
+    files = {"bank": tmp_path / "bank.csv", "shop": tmp_path / "shop.csv"}
+    if overlap == "keep":  # 20 training records of the shop are none of the bank's
+        more = pd.DataFrame({"id": np.arange(-20, 0), "split": "train", "y": np.arange(20) % 2})
+        pd.concat([pd.read_csv(files["shop"]), more]).to_csv(files["shop"], index=False)
+    data = CSVTables(files, "shop", "y", preprocess="auto", split=GivenSplit("split"), overlap=overlap)
+    data.setup("fit")
+    said = [text for text in told if "of the training records" in text or "values are missing" in text]
+    assert said == ([] if line is None else [f"of 50 val records of party 'bank', {line}"])
 
 
 def test_an_infinite_label_stops_before_training(tmp_path):
