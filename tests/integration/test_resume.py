@@ -399,7 +399,8 @@ def test_the_rate_of_a_resumed_fit_follows_the_scores(tmp_path, save, ends, by_s
 
     whole = fitted()
     assert whole["rate"] <= 0.05 / 4
-    for step in range(3, 4 * STEPS + 1, 3) if save == "steps" else range(STEPS, 4 * STEPS, STEPS):
+    within = (3, STEPS, 2 * STEPS + 3, 4 * STEPS)  # and at the ends of an early and of the last whole epoch
+    for step in within if save == "steps" else range(STEPS, 4 * STEPS, STEPS):
         path = tmp_path / f"step={step}.ckpt"
         if by_step and step % STEPS == 0:
             assert same(fitted(path)["weights"], whole["weights"]), step
@@ -532,15 +533,18 @@ def test_a_resumed_fit_averages_the_same_weights(tmp_path, schedule, saving):
         return {"weights": one.state_dict(), "optimizer": t.optimizers[0].state_dict(), "rates": rates}
 
     expected = fitted()
-    steps = range(STEPS, 4 * STEPS, STEPS) if saving == "epoch" else (1, *range(STEPS - 1, 3 * STEPS + 2))
+    within = {step for end in (STEPS, 2 * STEPS, 3 * STEPS) for step in (end - 1, end, end + 1)} | {1, STEPS + 3}
+    steps = range(STEPS, 4 * STEPS, STEPS) if saving == "epoch" else sorted(within)
     for step in steps:
         assert same(fitted(tmp_path / f"step={step}.ckpt"), expected), step
 
 
-@pytest.mark.parametrize("search", [LearningRateFinder, BatchSizeFinder])
+@pytest.mark.parametrize(
+    "search", [partial(LearningRateFinder, num_training_steps=20), partial(BatchSizeFinder, max_trials=2)]
+)
 def test_a_search_in_a_resumed_fit_is_refused(whole, tmp_path, search):
     """Lightning restores the state of before the search, and with it forgets the checkpoint."""
-    with pytest.raises(ConfigurationError, match=f"{search.__name__} restores the state of before its search"):
+    with pytest.raises(ConfigurationError, match=f"{search.func.__name__} restores the state of before its search"):
         fit(tmp_path, ckpt_path=whole[0] / "step=7.ckpt", callbacks=[Curve(), search()])
     data = Blobs(batch_size=10)
     one, t, _ = fit(tmp_path, callbacks=[Curve(), search()], max_epochs=1)

@@ -104,6 +104,8 @@ def test_the_gradient_of_the_top_is_sent_to_the_collaborator_alone(tmp_path):
 def test_it_is_a_usual_attack_of_the_collaborator(tmp_path):
     audit = Audit("server")
     module = CascadeVFL(Concat(), top=WIDE, width=4, seed=0)
-    trainer(tmp_path, max_epochs=1, callbacks=[audit], limit_val_batches=0).fit(module, datamodule=Blobs(batch_size=4))
+    trainer(tmp_path, max_epochs=1, callbacks=[audit], limit_val_batches=0, limit_train_batches=3).fit(
+        module, datamodule=Blobs(batch_size=4)
+    )
     (found,) = (found for found in audit.findings if found.attack == "TopGradientInversion")
     assert found.success > 0.8

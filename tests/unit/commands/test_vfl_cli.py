@@ -8,6 +8,7 @@ import pytest
 
 from lightning_vfl.commands.recipes import merge_arguments
 from lightning_vfl.commands.vfl_cli import VFLCLI
+from tests.further import few
 
 COMMANDS = {
     "recipes, faults and options": (
@@ -77,7 +78,7 @@ PRINTING = {
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", PRINTING)
+@pytest.mark.parametrize("name", few(PRINTING, "an answer without torch"))
 def test_a_reader_that_has_ended_ends_the_program_without_a_word(name):
     """As of ``| head -1``: with the status of a program that SIGPIPE ends."""
     reader, output = os.pipe()
