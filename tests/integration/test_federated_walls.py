@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +37,7 @@ from tests.unit.federation.certificates import issued
 NAMES = ("bank", "telco")
 
 
-def apart(role, log: Path, seconds: float = 30.0) -> None:
+def apart(role, log: Path, seconds: float = 120.0) -> None:
     """Run a role in a process of its own, whose threads of gRPC end with it."""
     process, end = start(role, log), time.monotonic() + seconds
     while not (ended := os.waitpid(process, os.WNOHANG))[0]:
@@ -48,13 +49,18 @@ def apart(role, log: Path, seconds: float = 30.0) -> None:
     assert ended[1] == 0, log.read_text()
 
 
-def await_file(path: Path, seconds: float = 15.0) -> str:
-    """Wait until another process has written a file; its content."""
+def await_true(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until something is true."""
     end = time.monotonic() + seconds
-    while not path.exists() or not path.read_text():
+    while not true():
         if time.monotonic() > end:
-            pytest.fail(f"{path.name} has not come within {seconds:g} s")
+            pytest.fail(f"it has not come true within {seconds:g} s")
         time.sleep(0.01)
+
+
+def await_file(path: Path) -> str:
+    """Wait until another process has written a file; its content."""
+    await_true(lambda: path.exists() and bool(path.read_text()))
     return path.read_text()
 
 
@@ -101,8 +107,8 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
         port = Port(hub, "127.0.0.1:0", OverGRPC(charter, own)._holder, server_credentials(own, charter))
         address = f"127.0.0.1:{port.port}"
 
-        def asks(credentials, server="scorer"):
-            line = Dialled(address, credentials, reconnect=0.3, expected=server)
+        def asks(credentials, server="scorer", reconnect=20.0):
+            line = Dialled(address, credentials, reconnect=reconnect, expected=server)
             try:
                 return Link(line).ask(Key(At(-1, 0, 0), 0), "publics").header["number"]
             finally:
@@ -117,10 +123,10 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
         false = replace(of("bank"), certificate=Certificate((tmp_path / "false.crt").read_bytes()))
         for credentials in (party_credentials(of("stranger"), charter), party_credentials(false, charter), None):
             with pytest.raises(ConfigurationError, match=r"no party of trial has this certificate|has not answered"):
-                asks(credentials)
+                asks(credentials, reconnect=0.3)
         elsewhere = replace(charter, server=replace(charter.server, certificate=of("stranger").certificate))
         with pytest.raises(ConfigurationError, match="has not answered"):  # another server than that of the charter
-            asks(party_credentials(of("bank"), elsewhere))
+            asks(party_credentials(of("bank"), elsewhere), reconnect=0.3)
         assert met == []
 
         settings = [*options(15.0), ("grpc.ssl_target_name_override", "scorer")]
@@ -130,7 +136,7 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
             frames = (b"", b"GET / HTTP/1.1", request[:-3], request + b"\0", b"LVFL\2\0" + request[6:], pack({}))
             for frame in frames:
                 with pytest.raises(grpc.RpcError) as refused:
-                    exchange(frame, timeout=5)
+                    exchange(frame, timeout=20)
                 assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT, refused.value.details()
                 assert "frame" in refused.value.details()
         assert met == []
@@ -140,17 +146,17 @@ def test_only_the_certificates_of_the_charter_come_in(charter, tmp_path):
         many = [*settings, ("grpc.use_local_subchannel_pool", 1)]
         channels = [grpc.secure_channel(address, secret, many) for _ in range(8)]
         alive = [one.unary_unary(f"/{SERVICE}/Alive").future(b"") for one in channels * 4]
-        time.sleep(0.5)
+        await_true(lambda: sum(not call.done() for call in alive) <= 2 + 8)  # two are open, others are on their way
         assert asks(party_credentials(of("bank"), charter)) == 0  # 32 calls of telco leave threads for bank
-        assert sum(not call.done() for call in alive) <= 2 + 8  # two are open, others are on their way
         idle = [socket.create_connection(("127.0.0.1", port.port)) for _ in range(100)]
-        time.sleep(2.5)  # the guard looks every second
-        ended = 0
         for one in idle:
             one.setblocking(False)
+
+        def ended(one):
             with suppress(BlockingIOError):
-                ended += one.recv(1) == b""
-        assert ended >= 30  # 64 of an address may shake hands
+                return one.recv(1) == b""
+
+        await_true(lambda: sum(map(bool, map(ended, idle))) >= 30)  # 64 of an address may shake hands
         assert asks(party_credentials(of("bank"), charter)) == 0
         port.close()
 
@@ -200,7 +206,7 @@ def test_a_frozen_process_is_noticed_within_the_silence_while_calls_are_made(tmp
         for process in (caller, server):
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-    assert seconds < silence + 1.0
+    assert seconds < silence + 5.0  # 15 s are usual
 
 
 def listening(answer):
@@ -240,7 +246,7 @@ def test_a_party_that_meets_no_federation_says_so_within_reconnect(charter, tmp_
             return time.monotonic() - began
 
         with ThreadPoolExecutor(3) as pool:
-            assert max(pool.map(ask, ports)) < 2.5
+            assert max(pool.map(ask, ports)) < 10.0  # 600 s are usual
 
     apart(role, tmp_path / "role.txt")
 
