@@ -28,7 +28,7 @@ check: $(INSTALLED) .lint/lightning_vfl  ## lint, format, types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=.lint $(BIN)/mypy -p lightning_vfl
-	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/results/*.py
+	MYPYPATH=.lint $(BIN)/mypy tests benchmarks examples docs/options.py docs/results/*.py
 	cd .lint && ../$(BIN)/lint-imports --config ../pyproject.toml
 	$(BIN)/python -m tests.circles  # no two modules import each other, for types neither
 	$(BIN)/codespell
