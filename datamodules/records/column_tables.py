@@ -103,8 +103,8 @@ class StoredTable(ColumnTable):
         self._rows = rows
 
     def in_order(self, rows: "NDArray[np.int64]") -> "StoredTable":
-        rows = rows if self._rows is None else self._rows[rows]
-        return StoredTable(self._file, self.index.take(rows), self.columns, rows)
+        of_file = rows if self._rows is None else self._rows[rows]
+        return StoredTable(self._file, self.index.take(rows), self.columns, of_file)
 
     def _column(self, name: Any) -> "pd.Series[Any]":
         column = self._file.column(name)

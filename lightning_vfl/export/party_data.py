@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from lightning_vfl.datamodules.records.column_encoders import check_columns, enc
 from lightning_vfl.datamodules.records.column_tables import StoredTable
 from lightning_vfl.datamodules.records.modal_columns import PictureColumn, located
 from lightning_vfl.datamodules.records.new_records import NewRecords
-from lightning_vfl.datamodules.records.number_files import NumberFile
+from lightning_vfl.datamodules.records.number_files import MappedFile, NumberFile
 from lightning_vfl.datamodules.records.party_tables import CSVForm, kind_of, listed, plain_ids
 from lightning_vfl.datamodules.records.step_chain import Chain
 from lightning_vfl.datamodules.records.table_files import TableSource
@@ -51,9 +52,9 @@ class PartyData(ABC):
         return np.asarray(self.index.get_indexer(ids), dtype=np.int64)  # type: ignore[arg-type]  # an array does
 
     def only(self, ids: "NDArray[Any]") -> "PartyData":
-        """The records with these ids, of which it may lack some; others may stay.
+        """The records with these ids, of which it may lack some, before any was asked for; this must not be used then.
 
-        Guarantee: a note on the records, such as one on their categories, is printed once and counts all of them.
+        Guarantee: columns are encoded for these records alone, and a note on them is printed once and counts them all.
         """
         return self
 
@@ -119,7 +120,7 @@ class Table(PartyData):
 
 
 class EncodedTable(PartyData):
-    """A table that is encoded on the disk column by column; its records are in the order of their ids.
+    """A table that is encoded on the disk column by column when records are first asked for, in the order of their ids.
 
     Args:
         table: its columns.
@@ -138,14 +139,30 @@ class EncodedTable(PartyData):
         work: WorkFolder,
     ) -> None:
         check_columns(table, encoders, party)
-        table = table.in_order(np.argsort(plain_ids(table.index), kind="stable"))
         super().__init__(party, table.index, dtype)
-        self._ids = plain_ids(table.index)
-        numbers = NumberFile(work, f"{quote(party, safe='')}.numbers", np.float64, (len(table),))
-        for encoder in encoders:
-            for column in self.new.encode(encoder, table[encoder.column]).T if encoder.names else ():
+        self._encoders = encoders
+        self._work = work
+        self._keep(table, np.argsort(plain_ids(table.index), kind="stable"))
+
+    def _keep(self, table: StoredTable, rows: "NDArray[np.int64]") -> None:
+        """Only these rows of the table, which ascend in their ids."""
+        self._table = table.in_order(rows)
+        self.index = self._table.index
+        self._ids = plain_ids(self.index)
+
+    def only(self, ids: "NDArray[Any]") -> PartyData:
+        places = self.places(np.sort(ids))
+        if len(kept := places[places >= 0]):
+            self._keep(self._table, kept)
+        return self
+
+    @cached_property
+    def _numbers(self) -> MappedFile:
+        numbers = NumberFile(self._work, f"{quote(self.party, safe='')}.numbers", np.float64, (len(self._table),))
+        for encoder in self._encoders:
+            for column in self.new.encode(encoder, self._table[encoder.column]).T if encoder.names else ():
                 numbers.put(column)
-        self._numbers = numbers.turned()
+        return numbers.turned()
 
     def places(self, ids: "NDArray[Any]") -> "NDArray[np.int64]":
         places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
