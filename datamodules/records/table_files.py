@@ -1,5 +1,6 @@
 """Read the CSV or Parquet file of a party into memory, or into a table whose columns stay on the disk."""
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
-from lightning_utilities.core.rank_zero import rank_zero_warn
 
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.limits import TextFile, refuse_large_table
@@ -197,9 +197,10 @@ class TableSource:
         while block := content.read(_BYTES):
             lacking -= block.count(separator)
         if lacking > 0:
-            rank_zero_warn(
+            warnings.warn(
                 f"rows of {self.path} of party '{self.party}' have {lacking} fields less than the header, which are "
-                "read as missing; if the file is cut off, copy it again"
+                "read as missing; if the file is cut off, copy it again",
+                stacklevel=2,
             )
 
     def _copy_csv(self, file: TextFile, place: Path, rows: int) -> None:

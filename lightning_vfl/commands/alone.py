@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from lightning_vfl.commands.command import CLI, Command, with_both_spellings
+from lightning_vfl.commands.quiet import one_line_each
 from lightning_vfl.commands.usage import UsageError
 from lightning_vfl.errors import ConfigurationError
 
@@ -102,6 +103,7 @@ def add_seat(parser: ArgumentParser) -> None:
 @contextmanager
 def notes_on_records() -> Iterator[None]:
     """Print notes on records, such as categories that no training record has, on standard error."""
+    one_line_each()
     # Lightning would set it: notes are printed by the process of rank 0
     rank_zero_only.rank = 0  # type: ignore[attr-defined]  # how the package says to set it
     notes = logging.getLogger("lightning_utilities.core.rank_zero")

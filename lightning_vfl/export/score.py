@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from lightning_vfl.checks import positive
 from lightning_vfl.datamodules.records.grouped_tables import add_singles, refuse_shared_ids
@@ -113,6 +114,8 @@ def score(
         ConfigurationError: for folders or tables that do not belong to one model.
     """
     positive("--batch_size", batch_size, whole=True)
+    # notes on records are printed by the process of rank 0, and without Lightning nothing has set it
+    rank_zero_only.rank = getattr(rank_zero_only, "rank", 0)  # type: ignore[attr-defined]
     exported = read_exported(folders)
     _check_names(tables, exported)
     grouped = {name for group in exported.about.groups for name in group}

@@ -83,6 +83,21 @@ def test_score_is_predict_on_tables_with_categories(bank, tmp_path, told):
     assert not list((tmp_path / "work").iterdir())
 
 
+def test_a_record_that_is_not_scored_may_have_any_values(bank, tmp_path, told):
+    """As for predict: the record is told as left out, and its values stop nothing and are not counted."""
+    expected = score(halves(bank / "out"), files(bank / "new"))
+    given = files(bank / "new") | {"shop": tmp_path / "shop.csv"}
+    new = pd.read_csv(bank / "new/shop.csv")
+    pd.concat([pd.DataFrame({"id": ["a", "z"], "visits": np.inf}), new])[new.columns].to_csv(given["shop"], index=False)
+    notes = []
+    for work_dir in (None, tmp_path / "work"):
+        told.clear()
+        found = score(halves(bank / "out"), given, work_dir=work_dir)
+        pd.testing.assert_frame_equal(found, expected, check_exact=True)
+        notes.append([*told])
+    assert notes[0] == notes[1]
+
+
 @pytest.mark.slow
 def test_score_is_predict_in_torch_and_for_one_record_at_a_time(bank, tmp_path):
     expected = predictions(model(bank), tables(bank / "new"), tmp_path)
@@ -357,7 +372,12 @@ def test_the_manifest_tells_that_predict_is_protected(bank):
 @pytest.mark.slow
 @pytest.mark.processes
 def test_score_imports_neither_torch_nor_lightning(bank, tmp_path):
-    code = "import sys\nfrom lightning_vfl.cli import main\ntry: main()\nexcept SystemExit as end: print(end.code)\n"
+    code = "import sys\nfrom pathlib import Path\nfrom lightning_vfl.cli import main\n"
+    code += "from lightning_vfl.export.score import score\n"  # in Python, where no command has set a rank
+    parts = [str(folder) for folder in halves(bank / "out")]
+    tables_of = {name: str(path) for name, path in files(bank / "new").items()}
+    code += f"assert len(score([*map(Path, {parts})], {tables_of})) == {len(NEW)}\n"
+    code += "try: main()\nexcept SystemExit as end: print(end.code)\n"
     code += "print({'torch', 'lightning', 'sklearn', 'numba'} & {*sys.modules})"
     given = [f"{name}={path}" for name, path in files(bank / "new").items()]
     words = ["score", *map(str, halves(bank / "out")), "--tables", *given, "--out", str(tmp_path / "p.csv")]

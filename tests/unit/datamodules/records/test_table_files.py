@@ -50,7 +50,7 @@ def test_columns_and_ids_are_those_of_the_whole_table(ids, text, tmp_path):
         for name in whole:
             pd.testing.assert_series_equal(stored[name].fillna(np.nan), whole[name].fillna(np.nan), check_exact=True)
         back = stored.in_order(np.arange(N)[::-1]).in_order(np.arange(5))
-        assert back["whole"].tolist() == whole["whole"].tolist()[::-1][:5]
+        pd.testing.assert_series_equal(back["whole"], whole["whole"][::-1][:5])  # with its ids
 
 
 def test_a_parquet_file_is_read_column_by_column_where_it_is(tmp_path):
