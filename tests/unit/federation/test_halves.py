@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch.trainer.connectors import data_connector
+from lightning.fabric.utilities.data import _replace_dunder_methods
 
 from lightning_vfl import SplitVFL
 from lightning_vfl.aggregators import Concat, MaskedSum, Mean
@@ -73,15 +73,15 @@ def loaders_in_turn() -> Iterator[None]:
 
     Lightning changes torch's class of loaders for the moment in which one is made; two threads at once undo it twice.
     """
-    lock, change = RLock(), data_connector._replace_dunder_methods
+    lock = RLock()
 
     @contextmanager
     def alone(*what):
-        with lock, change(*what):
+        with lock, _replace_dunder_methods(*what):
             yield
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data_connector, "_replace_dunder_methods", alone)
+        patch.setattr("lightning.pytorch.trainer.connectors.data_connector._replace_dunder_methods", alone)
         yield
 
 
