@@ -13,6 +13,7 @@ from lightning_vfl.protocols import VFLModule
 from .learning_curve import LearningCurve, draw
 from .logger_records import LoggerRecord, WandbRecord, records_of
 from .run_summary import LEARNING_RATE, summary_lines
+from .train_metrics import validates_fit
 
 
 class ExperimentRecord(Callback):
@@ -56,7 +57,7 @@ class ExperimentRecord(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.curve.on_validation_end(trainer, pl_module)
-        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+        if validates_fit(trainer):
             metrics = trainer.callback_metrics.items()
             values = {f"by_bytes/{k}": float(v) for k, v in metrics if k.startswith("val/")}
             for record, module in self._records(trainer, pl_module):

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 
 from lightning_vfl.protocols import VFLModule
 
 from .injector import protocol
-from .train_metrics import is_due
+from .train_metrics import is_due, validates_fit
 
 _WAYS = ("up", "down", "peer")
 
@@ -43,7 +42,7 @@ class RunHistory(Callback):
             self._add(trainer, pl_module, lambda name: name == "train/loss")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+        if validates_fit(trainer):
             self._add(trainer, pl_module, lambda name: name.startswith("val/"))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

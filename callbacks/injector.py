@@ -57,7 +57,7 @@ class FaultInjector(Callback):
         if isinstance(self.model, FaultModel):
             module.faults.add(self.model)
             return
-        data = getattr(trainer, "datamodule", None)
+        data = module.datamodule
         if data is None:
             raise ConfigurationError(f"{type(self).__name__} changes records of a datamodule; give fit datamodule=")
         data.add_fault(self.model)
@@ -66,8 +66,8 @@ class FaultInjector(Callback):
         module = protocol(self, pl_module)
         if isinstance(self.model, FaultModel):
             module.faults.remove(self.model)
-        elif (data := getattr(trainer, "datamodule", None)) is not None:
-            data.remove_fault(self.model)
+        elif module.datamodule is not None:
+            module.datamodule.remove_fault(self.model)
 
 
 def protocol(callback: Callback, module: LightningModule) -> VFLModule:

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
+
+from .train_metrics import validates_fit
 
 
 class LearningCurve(Callback):
@@ -23,7 +24,7 @@ class LearningCurve(Callback):
         self.points: dict[str, list[tuple[int, float]]] = {}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+        if validates_fit(trainer):
             self._add(trainer, "val/")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

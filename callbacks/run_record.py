@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from lightning_vfl.protocols import VFLModule
@@ -21,6 +20,7 @@ from lightning_vfl.whole_files import whole_path
 
 from .history import RunHistory
 from .run_summary import summary_lines
+from .train_metrics import validates_fit
 
 FIT, TEST = "record-fit.json", "record-test.json"
 _PAUSE = 5.0  # seconds between two records of a fit that is going on
@@ -142,7 +142,7 @@ class RunRecord(Callback):
             self._write_fit(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._records(pl_module) and trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+        if self._records(pl_module) and validates_fit(trainer):
             self.history.on_validation_end(trainer, pl_module)
             self._write_fit(trainer, pl_module)
 
@@ -208,7 +208,7 @@ class RunRecord(Callback):
         if not (trainer.is_global_zero and isinstance(module, VFLModule)):
             return
         outcomes = self._outcomes.get(split)
-        names = getattr(getattr(trainer, "datamodule", None), "class_names", ())
+        names = getattr(module.datamodule, "class_names", ())
         meter = module.books.meter.state_dict()
         record = {
             "summary": [list(line) for line in summary_lines(trainer, module, prefixes, tightest=ended)],

@@ -121,7 +121,7 @@ def summary_lines(
     ``tightest``: give the smallest known ε, which takes seconds after thousands of rounds; False: the Rényi figure.
     ``figures``: the smallest known ε by unit, if they are known already.
     """
-    names = getattr(getattr(trainer, "datamodule", None), "party_names", ())
+    names = getattr(module.datamodule, "party_names", ())
     parties = module.roster.parties
     yield "protocol", f"{type(module).__name__} with {type(module.aggregator).__name__}, {parties} parties"
     for name, value in sorted(trainer.callback_metrics.items()):
@@ -129,7 +129,7 @@ def summary_lines(
             yield name, f"{float(value):.4f}"
     if module.lr is not None:
         yield LEARNING_RATE, f"{module.lr:.6g}"
-    if faults := getattr(getattr(trainer, "datamodule", None), "faults", ()):
+    if faults := getattr(module.datamodule, "faults", ()):
         yield "faults in the records", ", ".join(map(repr, faults))
     rounds = module.books.training_rounds
     given_up = module.books.given_up

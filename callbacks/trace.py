@@ -33,5 +33,5 @@ class TraceRecorder(Callback):
         if trainer.is_global_zero and requests:
             write(record(lambda request: module.faults.at(request, module.roster), requests), str(self.path))
             print(f"trace of {requests:,} requests: {self.path}")
-            for fault in getattr(getattr(trainer, "datamodule", None), "faults", ()):
+            for fault in getattr(module.datamodule, "faults", ()):
                 print(f"the trace is without {fault!r}, which changes records; keep its callback in the recipe")

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from lightning_vfl.checks import positive
@@ -117,3 +118,8 @@ def _evaluating(module: VFLModule) -> Iterator[None]:
 def is_due(step: int, every: int) -> bool:
     """Whether an action that runs every ``every`` steps is due after this step; 0: never."""
     return every > 0 and step % every == 0
+
+
+def validates_fit(trainer: Trainer) -> bool:
+    """Whether a validation is one of the training: neither its sanity check, nor a validation alone."""
+    return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking

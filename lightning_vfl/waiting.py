@@ -81,7 +81,7 @@ class WaitingRule(Rebuildable, ABC):
             )
 
 
-def refuse_broken_rule(rule: WaitingRule, parties: int, needed: int = 1) -> None:
+def refuse_broken_rule(rule: WaitingRule, parties: int, needed: int) -> None:
     """Accept a rule that closes a leg of made-up arrivals as the laws say; a rule of a user's own may not.
 
     Raises:

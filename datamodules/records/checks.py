@@ -143,7 +143,7 @@ def refuse_infinite(column: "NDArray[np.float64]", party: int, name: str, ids: "
         )
 
 
-def check_labels(name: str, records: int, split: Split, classes: int | None, targets: int = 0) -> None:
+def check_labels(name: str, records: int, split: Split, classes: int | None, targets: int) -> None:
     """Accept one finite label for each record, and class numbers from 0 to ``classes`` - 1 (None: any numbers).
 
     With ``targets`` above 0, records have so many labels, (N, targets).

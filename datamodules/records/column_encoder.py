@@ -65,14 +65,7 @@ class ColumnEncoder(ABC):
         return ()
 
 
-def tell_unseen(
-    texts: "NDArray[np.str_]",
-    column: str,
-    party: str,
-    unseen: Unseen,
-    encoded: str = "zeros",
-    fix: str = "ignore or own",
-) -> None:
+def tell_unseen(texts: "NDArray[np.str_]", column: str, party: str, unseen: Unseen, encoded: str) -> None:
     """Print how many records have categories that no training record has; nothing for no texts.
 
     Args:
@@ -81,7 +74,6 @@ def tell_unseen(
         party: the name of the party.
         unseen: what is done with them.
         encoded: what they are encoded as.
-        fix: other choices for ``unseen``, for the error.
 
     Raises:
         ConfigurationError: if they are to be refused.
@@ -93,5 +85,5 @@ def tell_unseen(
         f"has: {listed(f'{name} ({count})' for name, count in counts.items())}"
     )
     if unseen is Unseen.ERROR:
-        raise ConfigurationError(f"{what}; correct them, or train with unseen: {fix}")
+        raise ConfigurationError(f"{what}; correct them, or train with unseen: ignore or own")
     rank_zero_info(f"{what}; they are encoded as {encoded}")

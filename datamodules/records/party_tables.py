@@ -398,8 +398,8 @@ def listed(names: Iterable[object]) -> str:
     return ", ".join(some[:12]) + (", ..." if len(some) > 12 else "")
 
 
-def refuse_missing(column: "pd.Series[Any]", party: str, fix: str = "") -> None:
-    """Accept a column without missing values; ``fix`` says what else can be done about them.
+def refuse_missing(column: "pd.Series[Any]", party: str) -> None:
+    """Accept a column without missing values.
 
     Raises:
         ConfigurationError: if values are missing.
@@ -408,7 +408,7 @@ def refuse_missing(column: "pd.Series[Any]", party: str, fix: str = "") -> None:
     if missing.any():
         raise ConfigurationError(
             f"{int(missing.sum())} values of column '{column.name}' of party '{party}' are missing, first of record "
-            f"{column.index[missing][0]}; fill them in or remove the records{fix}"
+            f"{column.index[missing][0]}; fill them in or remove the records"
         )
 
 

@@ -31,7 +31,7 @@ def scale_tables(
     store: ColumnsInMemory | NumberFile,
     normaliser: Normaliser,
     train: "NDArray[np.int64]",
-    known: Sequence[FittedParty] | None = None,
+    known: Sequence[FittedParty] | None,
 ) -> tuple[Tensor, Tensor]:
     """Store the scaled columns of all parties; returns shift and scale, each (Σ F_m,) float64.
 

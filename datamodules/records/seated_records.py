@@ -48,8 +48,8 @@ class SeatedRecords(Records):
         shapes: Sequence[tuple[int, ...]],
         labels: Tensor | None,
         ids: "NDArray[np.generic]",
-        present: Tensor | None = None,
-        weights: Tensor | None = None,
+        present: Tensor | None,
+        weights: Tensor | None,
     ) -> None:
         super().__init__(shapes, labels, ids, present, weights=weights)
         self.own = own

@@ -128,7 +128,7 @@ class CIFAR10(PublishedImages):
         )
 
 
-def read_batch(path: Path, content: bytes | None = None) -> "tuple[NDArray[np.uint8], NDArray[np.int64]]":
+def read_batch(path: Path, content: bytes | None) -> "tuple[NDArray[np.uint8], NDArray[np.int64]]":
     """Images (N, 3072) and labels of one file.
 
     Args:

@@ -39,14 +39,13 @@ class Rows:
     rows: "NDArray[np.int64]"
 
 
-def matched(lists: Sequence[PointList], check: bool = True) -> dict[str, Rows]:
+def matched(lists: Sequence[PointList]) -> dict[str, Rows]:
     """The common records of all parties, numbered in the order of their points.
 
     The points have the keys of all parties, so their order follows from the ids by a permutation that nobody knows.
 
     Args:
         lists: of all parties, raised to all keys.
-        check: whether points are checked; what this process has raised itself are points.
 
     Raises:
         ConfigurationError: for lists that are missing, not raised to all keys, of several sessions, raised to different
@@ -56,8 +55,7 @@ def matched(lists: Sequence[PointList], check: bool = True) -> dict[str, Rows]:
     by_owner = {one.owner: one for one in lists}
     ordered = [by_owner[party] for party in session.parties]
     for one in ordered:
-        if check:
-            refuse_bad_points(one.points, one.owner)
+        refuse_bad_points(one.points, one.owner)
     if session.reveal is Reveal.LABEL_PARTY:
         found = _with_label_party(session, by_owner)
     else:

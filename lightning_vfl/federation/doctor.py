@@ -62,7 +62,7 @@ class Doctor:
     """
 
     def __init__(
-        self, federation: Path, seat: Path, name: str | None, folder: Path, table: Callable[[], str] | None = None
+        self, federation: Path, seat: Path, name: str | None, folder: Path, table: Callable[[], str] | None
     ) -> None:
         self._federation = federation
         self._seat_file = seat

@@ -138,7 +138,7 @@ def pack_alike(
 Check = Callable[[Mapping[str, Any], int], None]
 
 
-def unpack(content: bytes | bytearray | memoryview, limit: float = inf, check: Check | None = None) -> Frame:
+def unpack(content: bytes | bytearray | memoryview, limit: float = inf) -> Frame:
     """The header and the tensors of a frame.
 
     Guarantee: accepted frames are those that ``pack`` writes: ``pack`` of the result, with the same bits, gives the
@@ -148,29 +148,28 @@ def unpack(content: bytes | bytearray | memoryview, limit: float = inf, check: C
     Args:
         content: what has arrived.
         limit: the largest number of bytes of a frame, and of its tensors in memory.
-        check: is called with the header and the number of tensors, before these are read.
 
     Raises:
         MalformedFrame: for everything else; the message is one line.
     """
-    return _framed(*_unpack(_Source([content]), len(content), limit, check))
+    return _framed(*_unpack(_Source([content]), len(content), limit))
 
 
-def unpack_arrays(
-    content: bytes | bytearray | memoryview, limit: int, check: Check | None = None
-) -> "tuple[dict[str, Any], list[NDArray[Any]]]":
+def unpack_arrays(content: bytes | bytearray | memoryview, limit: int) -> "tuple[dict[str, Any], list[NDArray[Any]]]":
     """As ``unpack``, the header and the tensors as arrays, without torch.
 
     Examples:
         >>> unpack_arrays(pack({"say": "ids"}, [np.array([3, 5])]), limit=100)
         ({'say': 'ids'}, [array([3, 5])])
     """
-    header, arrays, _ = _unpack(_Source([content]), len(content), limit, check)
+    header, arrays, _ = _unpack(_Source([content]), len(content), limit)
     return header, arrays
 
 
 def unpack_pieces(pieces: Iterable[bytes], limit: int, check: Check | None = None) -> Frame:
     """As ``unpack``, of a frame that comes in pieces: they are written where the numbers of the tensors stay.
+
+    ``check`` is called with the header and the number of tensors, before these are read.
 
     Guarantee: besides the tensors, a piece and the packed form of one tensor are in memory. A frame that is refused is
         not read to its end.
@@ -222,7 +221,7 @@ class _Source:
 
 
 def _unpack(
-    source: _Source, size: int | None, limit: float, check: Check | None
+    source: _Source, size: int | None, limit: float, check: Check | None = None
 ) -> "tuple[dict[str, Any], list[NDArray[Any]], int]":
     """Header, arrays and bytes of the frame of a source; ``size``: of all its bytes, None: it is not known yet."""
     header, start = _header(source)

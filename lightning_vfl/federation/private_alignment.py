@@ -53,7 +53,7 @@ def align_privately(
     seals: Seals,
     draws: bool,
     keep: Path,
-    normalise: tuple[Step, ...] = (),
+    normalise: tuple[Step, ...],
 ) -> None:
     """A party's part, up to the order of its records.
 

@@ -60,7 +60,7 @@ class PrivateRing:
         normalise: how ids are made equal that are written in different ways.
     """
 
-    def __init__(self, data: Any, gathering: Gathering, labels: int | None, normalise: tuple[Step, ...] = ()) -> None:
+    def __init__(self, data: Any, gathering: Gathering, labels: int | None, normalise: tuple[Step, ...]) -> None:
         self.names = gathering.names
         self._gathering = gathering
         self._data = data

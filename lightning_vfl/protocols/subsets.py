@@ -207,7 +207,7 @@ class DroppedRounds(FaultModel):
         keep: the parties that are always called; None: the active party, if there is one.
     """
 
-    def __init__(self, p: float, keep: Parties | None = None) -> None:
+    def __init__(self, p: float, keep: Parties | None) -> None:
         self.p = float(within("p", p, 0, below=1))
         self.keep = keep
 

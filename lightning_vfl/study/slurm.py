@@ -18,8 +18,8 @@ def array_script(
     out: Path,
     numbers: Sequence[int],
     threads: int,
-    at_once: int | None = None,
-    options: Mapping[str, Any] | None = None,
+    at_once: int | None,
+    options: Mapping[str, Any] | None,
 ) -> str:
     """The text of a job script; the folder ``out`` must exist on all nodes.
 

@@ -43,20 +43,19 @@ class IdDigest:
         return cls(len(values), sha256(f"{values.dtype.kind}\n".encode() + as_bytes(values)).hexdigest())
 
 
-def refuse_other_ids(own: IdDigest, told: Mapping[str, IdDigest], name: str = "the server") -> None:
+def refuse_other_ids(own: IdDigest, told: Mapping[str, IdDigest]) -> None:
     """Accept parties whose lists of ids are equal to one's own.
 
     Args:
         own: the digest of this process's ids.
         told: party -> its digest.
-        name: who compares, for the error.
 
     Raises:
         ConfigurationError: for the first party with another list; the error tells the counts alone.
     """
     for party, digest in told.items():
         if digest != own:
-            both = f"{digest.count} ids, {name} {own.count}"
+            both = f"{digest.count} ids, the server {own.count}"
             raise ConfigurationError(
                 f"party '{party}' has {both}" + (", but not the same ones" if digest.count == own.count else "") + "; "
                 "alignment: given needs equal lists: give all tables the same records, or use alignment: clear"

@@ -185,7 +185,7 @@ def check_selection(memory: Keys, view: PartyView) -> None:
             raise RuntimeError(f"party {party} computes other records than the active party has selected")
 
 
-def check_opening(message: Message, lengths: Mapping[str, int], view: PartyView, partly: bool = False) -> None:
+def check_opening(message: Message, lengths: Mapping[str, int], view: PartyView, partly: bool) -> None:
     """Bytes that parties send each other at the beginning of a round; ``lengths``: to one receiver, by kind.
 
     ``partly``: the message may be for some of the hosted parties only.

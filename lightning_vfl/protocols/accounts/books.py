@@ -123,7 +123,7 @@ class PrivacyBooks:
             self._name(ids)
         return words
 
-    def notes(self, run: str = "") -> PrivacyLedger | None:
+    def notes(self, run: str) -> PrivacyLedger | None:
         """The ledger of the seat, open for lines that charge nothing; None: there is no seat.
 
         Args:
