@@ -271,7 +271,7 @@ def test_the_tasks_of_the_array_that_slurm_is_given_make_the_table_of_the_study(
     [
         (["--only", "4"], "--only 4: the study has runs 0 to 3"),
         (["--backend", "slurm", "--backend-options", "{array: '0-9'}"], "array: '0-9' is not a setting of sbatch that"),
-        further(["--backend", "slurm", "--backend-options", '{wrap: "a\\nb"}'], "is no setting of sbatch that"),
+        further(["--backend", "slurm", "--backend-options", '{wrap: "a\\nb"}'], "is not a setting of sbatch that"),
     ],
 )
 def test_mistakes_with_arrays_end_in_one_line(options, message, capsys):

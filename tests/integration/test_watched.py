@@ -58,12 +58,11 @@ def test_a_federation_is_watched_from_its_start_to_its_end(tmp_path):
         seen = until(address["party1"], lambda state: state.rounds.get("fit", 0) > 3)
         assert seen.phase == "running"
         assert seen.seconds["tell"] > 0
+        await_event(one, "connected", "party1")  # what happens between two looks is not logged
         one.kill("party1")
         lost = until(address["scorer"], lambda state: state.peers["party1"].losses == 1)
         assert not lost.peers["party1"].connected
-        end = monotonic() + 30
-        while not any(line["event"] == "disconnected" for line in events(one, "scorer")) and monotonic() < end:
-            sleep(0.1)
+        await_event(one, "disconnected", "party1")
         logged = {name: [(line["event"], line.get("peer")) for line in events(one, name)] for name in address}
         assert logged["scorer"][0] == ("started", None)
         assert {("connected", name) for name in NAMES} | {("disconnected", "party1")} <= {*logged["scorer"]}
@@ -79,6 +78,14 @@ def events(federation, name):
     """The lines of JSON that a process has written; the last may be half a line."""
     lines = [line for line in federation.log(name).splitlines(keepends=True) if line.startswith("{")]
     return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def await_event(federation, event, peer, seconds=60.0):
+    """Wait until the server has logged what a party has done."""
+    end = monotonic() + seconds
+    while not any((line["event"], line.get("peer")) == (event, peer) for line in events(federation, "scorer")):
+        assert monotonic() < end
+        sleep(0.1)
 
 
 def awaited(state, name):
