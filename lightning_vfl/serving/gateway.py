@@ -342,11 +342,11 @@ class Gateway:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             party.end()
             if version.parties.get(name) is party:
                 del version.parties[name]
                 log("party disconnected", party=name)
+            await asyncio.gather(*tasks, return_exceptions=True)  # last, as gRPC may cancel this coroutine meanwhile
 
     async def _caller(self, call: Any) -> str:
         """The name of the party with the certificate that the caller has shown."""

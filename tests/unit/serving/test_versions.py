@@ -92,3 +92,19 @@ def test_a_version_twice_is_refused(versions):
     old, _ = versions()
     with pytest.raises(ConfigurationError, match="give each version once"):
         old.gateway(more=[old])
+
+
+def test_a_party_is_gone_although_grpc_cancels_the_call_while_it_ends(versions):
+    """gRPC cancels a handler whose caller has gone, at any await: also while the handler clears up."""
+    old, _ = versions()
+
+    async def gone():
+        async with running(old) as (gateway, tasks):
+            connection = next(iter(gateway._connections))
+            for _ in range(2):  # the second one meets the clearing up
+                connection.cancel()
+                await asyncio.sleep(0)
+            await asyncio.wait({connection})
+            return len(gateway.versions[old.model].parties)
+
+    assert asyncio.run(gone()) == len(PARTIES) - 1
