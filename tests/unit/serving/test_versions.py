@@ -99,7 +99,7 @@ def test_a_party_is_gone_although_grpc_cancels_the_call_while_it_ends(versions):
     old, _ = versions()
 
     async def gone():
-        async with running(old) as (gateway, tasks):
+        async with running(old) as (gateway, _):
             connection = next(iter(gateway._connections))
             for _ in range(2):  # the second one meets the clearing up
                 connection.cancel()
