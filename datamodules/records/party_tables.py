@@ -1,6 +1,7 @@
 """The table of one party in a CSV or Parquet file: reading it, its ids, and its columns as numbers."""
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
@@ -124,9 +125,10 @@ def refuse_equal_names(names: Sequence[str], path: Path, party: str) -> None:
     Raises:
         ConfigurationError: for a name that two columns have.
     """
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    counts = Counter(names)
+    if twice := next((name for name in names if counts[name] > 1), None):
         raise ConfigurationError(
-            f"{path} of party '{party}' has {names.count(twice)} columns called '{twice}', of which one may be a copy "
+            f"{path} of party '{party}' has {counts[twice]} columns called '{twice}', of which one may be a copy "
             "of the other; give each column its own name"
         )
 

@@ -126,7 +126,7 @@ class TableSource:
         with readable(self.path, self.party), TextFile(self.path) as file:
             self._copy_csv(file, place, rows)
             copy = ParquetFile(place, self.party)
-            self._tell_short_rows(file, len(copy))
+            self._tell_short_rows(file, len(copy.columns), len(copy))
         return copy
 
     # ---- inside
@@ -180,10 +180,10 @@ class TableSource:
                 table: pd.DataFrame = pd.read_csv(file.content(), dtype=types, low_memory=True, **options)
             except pd.errors.DtypeWarning:  # numbers in one part and texts in another: all of them are texts
                 table = pd.read_csv(file.content(), dtype=types, low_memory=False, **options)
-        self._tell_short_rows(file, len(table))
+        self._tell_short_rows(file, len(names), len(table))
         return table
 
-    def _tell_short_rows(self, file: TextFile, rows: int) -> None:
+    def _tell_short_rows(self, file: TextFile, columns: int, rows: int) -> None:
         """Warn of rows with fewer fields than the header, such as the last one of a file that is cut off.
 
         pandas reads their other fields as missing. Of packed files, of those with more than a byte a character, and
@@ -192,7 +192,7 @@ class TableSource:
         separator = self.form.separator.encode(self.form.encoding)
         if file.packed or len(separator) != 1:
             return
-        lacking = (rows + 1) * (len(self._names(file)) - 1)
+        lacking = (rows + 1) * (columns - 1)
         content = file.content()
         while block := content.read(_BYTES):
             lacking -= block.count(separator)
