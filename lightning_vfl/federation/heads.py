@@ -14,7 +14,7 @@ from lightning_vfl.aggregators.clear import EMBEDDINGS
 from lightning_vfl.aggregators.messages import GRADIENTS
 from lightning_vfl.federation.answers import answered, differentiated
 from lightning_vfl.federation.at_party import AtParty, Evaluation, nothing_learnt
-from lightning_vfl.federation.at_server import AtServer, embeddings_of
+from lightning_vfl.federation.at_server import AtServer
 from lightning_vfl.federation.attendance import OUTPUTS
 from lightning_vfl.federation.collecting import Uploads
 from lightning_vfl.federation.hub import At, Key
@@ -129,7 +129,9 @@ class HeadsAtParty(AtParty):
         message = self.message(EMBEDDINGS, "peers", piece, view.names)
         told, _ = self.tell_peers(module, message, view, Key(at, 0))
         heard = {one.senders[0]: self.opened_piece(module, one, embedding.shape) for one in told}
-        return embeddings_of(module, len(embedding), heard), Roll.of(mask_of(heard, parties))
+        # zeros of the same type on the same device, also if nobody was heard; each its own leaf of the graph
+        h = tuple(heard[m] if m in heard else torch.zeros_like(embedding) for m in range(parties))
+        return h, Roll.of(mask_of(heard, parties))
 
     def evaluate(self, module: "HeadsVFL", batch: VerticalBatch, turn: Evaluation) -> Message | None:
         """Send the output of this party's head."""

@@ -1,5 +1,7 @@
 """A head at every party, between processes: the bits are those of the simulation, and the server reads no embedding."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -7,7 +9,9 @@ from lightning_vfl import EnsembleVFL, LaserVFL
 from lightning_vfl.aggregators import Concat, Max
 from lightning_vfl.errors import ConfigurationError
 from lightning_vfl.federation.heads import HeadsAtParty, HeadsAtServer
+from lightning_vfl.federation.hub import At
 from lightning_vfl.networks import MLP
+from lightning_vfl.types import Roster
 from tests.further import few
 from tests.subjects import Blobs, same, trainer
 from tests.unit.federation.test_halves import PARTIES, InMemory, points
@@ -89,3 +93,15 @@ def test_embeddings_of_several_widths_are_refused(tmp_path):
             active=None,
             places=(HeadsAtServer, HeadsAtParty),
         )
+
+
+def test_who_hears_nobody_has_zeros_of_its_own_type(monkeypatch):
+    """A party that repeats a request after the others have ended the batch is told their output alone."""
+    party = HeadsAtParty(None, 0, None, injected=False)
+    monkeypatch.setattr(party, "message", lambda *_: None)
+    monkeypatch.setattr(party, "tell_peers", lambda *_: ([], None))
+    module = SimpleNamespace(roster=Roster.singles(3), embedding_widths=(2, 2, 2))
+    h, roll = party._hear(module, torch.ones(4, 2, dtype=torch.bfloat16), SimpleNamespace(names=None), At(0, 3, 0))
+    assert [(x.dtype, x.shape, float(x.abs().max())) for x in h] == 3 * [(torch.bfloat16, (4, 2), 0.0)]
+    assert len({x.data_ptr() for x in h}) == 3
+    assert not roll.included.any()
