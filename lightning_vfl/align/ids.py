@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import partial
+from itertools import combinations
 
 from lightning_vfl.errors import ConfigurationError, nearest
 
@@ -62,26 +63,41 @@ Columns = Sequence[Sequence[Sequence[str | None]]]
 
 
 def lacking_steps(tables: Sequence[Columns], steps: Collection[Step]) -> tuple[int, tuple[Step, ...]]:
-    """How many more ids would be in common with further steps, and the fewest of these; 0 and () if none would help.
+    """How many more ids would be in common with further steps, and the fewest such; 0 and () if none would help.
+
+    Steps that make ids of one table equal are left out.
 
     Examples:
         >>> lacking_steps([[[["050", "x"]]], [[["50", "X"]]]], [])
-        (2, (<Step.NFKC: 'nfkc'>, <Step.STRIP: 'strip'>, <Step.CASEFOLD: 'casefold'>, <Step.ZEROS: 'zeros'>))
+        (2, (<Step.CASEFOLD: 'casefold'>, <Step.ZEROS: 'zeros'>))
         >>> lacking_steps([[[["050", "x"]]], [[["50", "y"]]]], [])
         (1, (<Step.ZEROS: 'zeros'>,))
+        >>> lacking_steps([[[["050", "50"]]], [[["50", "7"]]]], [])
+        (0, ())
     """
 
-    def in_common(some: Collection[Step]) -> int:
-        found = 0
-        for keys in zip(*tables, strict=True):
-            ids = [{tuple(_same(text, some) for text in row) for row in zip(*key, strict=True)} for key in keys]
-            found += sum(all(row) for row in set.intersection(*ids))
-        return found
+    def ids_after(some: Collection[Step]) -> list[list[set[tuple[str | None, ...]]]]:
+        return [
+            [{tuple(_same(text, some) for text in row) for row in zip(*key, strict=True)} for key in table]
+            for table in tables
+        ]
 
-    now = in_common(steps)
-    more = {tried: in_common({*steps, *tried}) - now for tried in (*((step,) for step in Step), tuple(Step))}
-    best = max(more, key=more.__getitem__)  # of equally good ones the first
-    return (more[best], best) if more[best] > 0 else (0, ())
+    def in_common(ids: list[list[set[tuple[str | None, ...]]]]) -> int:
+        return sum(all(row) for keys in zip(*ids, strict=True) for row in set.intersection(*keys))
+
+    written = ids_after(steps)
+    most = now = in_common(written)
+    best: tuple[Step, ...] = ()
+    missing = [step for step in Step if step not in steps]
+    for size in range(1, len(missing) + 1):
+        for tried in combinations(missing, size):
+            ids = ids_after({*steps, *tried})
+            if [list(map(len, table)) for table in ids] == [list(map(len, table)) for table in written]:
+                found = in_common(ids)
+                if found > most:
+                    most = found
+                    best = tried
+    return most - now, best
 
 
 def messages_of(columns: Columns, steps: Collection[Step], party: str) -> list[tuple[bytes | None, ...]]:

@@ -137,19 +137,14 @@ def _is_there(folder: Path, wanted: PointList) -> bool:
     return same and kept is not None and kept.points.shape == wanted.points.shape
 
 
-def match_lists(folder: Path, tell_parties: bool = True) -> tuple[dict[str, Rows], dict[str, int], list[Path]]:
-    """Compare the lists of all parties, and write for each party which of its places are which common row.
-
-    Returns:
-        What each party is told; the length of each party's list; the files for the parties.
+def match_lists(folder: Path) -> tuple[dict[str, Rows], dict[str, int]]:
+    """Compare the lists of all parties: which place of each is which common row, and the length of each.
 
     Args:
         folder: of the lists.
-        tell_parties: whether files for the parties are written.
 
     Raises:
-        ConfigurationError: for lists that are missing or do not belong together, and, if the parties are to be told, if
-            a party has no record in common.
+        ConfigurationError: for lists that are missing or do not belong together.
     """
     check_installed()
     owners = names_in(folder)
@@ -159,13 +154,18 @@ def match_lists(folder: Path, tell_parties: bool = True) -> tuple[dict[str, Rows
             "with lightning-vfl align pass"
         )
     lists = [one for owner in owners if (one := read_list(folder, owner, COMPARER)) is not None]
-    found = matched(lists)
-    places = {one.owner: len(one.points) for one in lists}
-    if not tell_parties:
-        return found, places, []
+    return matched(lists), {one.owner: len(one.points) for one in lists}
+
+
+def tell_parties(folder: Path, found: Mapping[str, Rows]) -> list[Path]:
+    """Write for each party which of its places are which common row, as ``match_lists`` has found them; the files.
+
+    Raises:
+        ConfigurationError: if a party has no record in common.
+    """
     if (line := empty(found)) is not None:
         raise ConfigurationError(line)
-    return found, places, [write_rows(folder, told) for told in found.values()]
+    return [write_rows(folder, told) for told in found.values()]
 
 
 def take_rows(folder: Path, party: str) -> tuple[Secret, dict[str, Any], Rows]:

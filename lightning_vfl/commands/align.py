@@ -18,7 +18,7 @@ from lightning_vfl.align.group import check_installed
 from lightning_vfl.align.ids import USUAL, lacking_steps, messages_of, steps_of
 from lightning_vfl.align.matching import Rows
 from lightning_vfl.align.session import COMPARER, Reveal, Session
-from lightning_vfl.align.steps import digest_of, mask_list, match_lists, pass_lists, records_at, take_rows
+from lightning_vfl.align.steps import digest_of, mask_list, match_lists, pass_lists, records_at, take_rows, tell_parties
 from lightning_vfl.commands.align_fuzzy import check_fuzzy, is_fuzzy, mask_fuzzy, match_fuzzy, take_fuzzy
 from lightning_vfl.commands.align_tables import TableFile, check_out, map_path, write_aligned
 from lightning_vfl.commands.alone import AloneCommand, add_csv_form, files_by_party, parse_alone
@@ -193,12 +193,13 @@ def _match(given: Namespace) -> int:
         links, paths = match_fuzzy(folder, given.threshold, tell_parties=not given.count)
         _print_links(links)
     else:
-        found, places, paths = match_lists(folder, tell_parties=not given.count)
+        found, places = match_lists(folder)
         if _print_size(found, places):
             print(
                 "that is less than half of the shortest list; if the parties expect more, let them compare how they "
                 "write ids (0501 or 501, blanks, capital letters), and mask again in a new folder with --normalise"
             )
+        paths = [] if given.count else tell_parties(folder, found)
     for path in paths:
         print(f"{path}: give it to {path.stem}")
     return 0
@@ -311,14 +312,14 @@ def _local(given: Namespace) -> int:
         for _ in range(len(tables) - 1):
             for party in tables:
                 pass_lists(work, party, _bar)
-        found, places, _ = match_lists(work, tell_parties=False)
+        found, places = match_lists(work)
         if _print_size(found, places):
             tables_of_ids = [file.texts(file.keys()) for file in files.values()]
             now = next(iter(found.values())).session.normalise
             more, steps = lacking_steps(tables_of_ids, now)
             if more:
-                print(f"{more:,} more ids would be in common with --normalise {' '.join((*now, *steps))}")
-        match_lists(work)
+                print(f"{more:,} more ids would be in common with --normalise {' '.join(steps_of([*now, *steps]))}")
+        tell_parties(work, found)
         for party in tables:
             target = out / f"{party}.{given.format}"
             if _take_file(work, party, target, None, given.id_name) is not None:

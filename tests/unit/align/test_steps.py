@@ -13,7 +13,7 @@ from lightning_vfl.align.files import list_path, read_list, read_rows, read_secr
 from lightning_vfl.align.ids import Step, messages_of
 from lightning_vfl.align.ring import PointList
 from lightning_vfl.align.session import COMPARER, Reveal, Session
-from lightning_vfl.align.steps import mask_list, match_lists, pass_lists, records_at, take_rows
+from lightning_vfl.align.steps import mask_list, match_lists, pass_lists, records_at, take_rows, tell_parties
 from lightning_vfl.errors import ConfigurationError
 
 TABLES = {"bank": ["a", "b", "c", "d"], "shop": ["d", "b", "x"], "telco": ["y", "b", "d", "z", "w"]}
@@ -37,6 +37,11 @@ def raise_all(folder):
     for _ in TABLES:
         for party in TABLES:
             pass_lists(folder, party, no_bar)
+
+
+def matched_and_told(folder):
+    found, _ = match_lists(folder)
+    return tell_parties(folder, found)
 
 
 def ids(folder, party):
@@ -76,7 +81,7 @@ def test_hosts_that_are_given_the_files_alone_that_are_for_them(tmp_path):
             pass_lists(hosts[party], party, no_bar)
     carry()
     assert len([*hosts[COMPARER].iterdir()]) == 3
-    _, _, told = match_lists(hosts[COMPARER])
+    told = matched_and_told(hosts[COMPARER])
     for path in told:
         shutil.copy(path, hosts[path.stem])
     taken = {party: ids(hosts[party], party) for party in TABLES}
@@ -102,12 +107,12 @@ def test_the_secret_is_for_its_owner_alone(tmp_path):
 
 
 def test_every_step_writes_the_same_files_again(whole):
-    match_lists(whole)
+    matched_and_told(whole)
     before = content(whole)
     for party in TABLES:
         mask(whole, party)
     raise_all(whole)
-    match_lists(whole)
+    matched_and_told(whole)
     assert content(whole) == before
 
 
@@ -132,7 +137,7 @@ def test_a_process_that_is_killed_at_any_write_is_run_again(tmp_path, monkeypatc
         for party in TABLES:
             mask(tmp_path, party)
         raise_all(tmp_path)
-        match_lists(tmp_path)
+        matched_and_told(tmp_path)
 
     with pytest.raises(Killed):
         run()
@@ -168,7 +173,7 @@ def test_padded_lists_have_the_length_that_is_asked_for(tmp_path):
         mask(tmp_path, party, pad_to=20)
     raise_all(tmp_path)
     assert {len(read_list(tmp_path, party, COMPARER).points) for party in TABLES} == {20}
-    match_lists(tmp_path)
+    matched_and_told(tmp_path)
     assert sorted(ids(tmp_path, "telco").values()) == ["b", "d"]
     with pytest.raises(ConfigurationError, match="--pad-to 3 is less than the 4 records"):
         mask(tmp_path / "new", "bank", pad_to=3)
@@ -177,8 +182,8 @@ def test_padded_lists_have_the_length_that_is_asked_for(tmp_path):
 
 def test_counts_are_told_before_anything_is_written(whole):
     before = content(whole)
-    found, _, paths = match_lists(whole, tell_parties=False)
-    assert ({told.size for told in found.values()}, paths, content(whole)) == ({2}, [], before)
+    found, _ = match_lists(whole)
+    assert ({told.size for told in found.values()}, content(whole)) == ({2}, before)
 
 
 def test_an_empty_intersection_is_one_line(tmp_path):
@@ -189,9 +194,9 @@ def test_an_empty_intersection_is_one_line(tmp_path):
         pass_lists(tmp_path, party, no_bar)
     before = content(tmp_path)
     with pytest.raises(ConfigurationError, match="all parties have no record in common; check that"):
-        match_lists(tmp_path)
+        matched_and_told(tmp_path)
     assert content(tmp_path) == before
-    assert {told.size for told in match_lists(tmp_path, tell_parties=False)[0].values()} == {0}
+    assert {told.size for told in match_lists(tmp_path)[0].values()} == {0}
 
 
 # ---- steps in the wrong order, and files that are missing
@@ -201,7 +206,7 @@ def test_steps_in_the_wrong_order_say_what_is_first(tmp_path):
     with pytest.raises(ConfigurationError, match=r"bank\.key is not there; run lightning-vfl align mask --party bank"):
         pass_lists(tmp_path, "bank", no_bar)
     with pytest.raises(ConfigurationError, match="has no list for the comparer"):
-        match_lists(tmp_path)
+        matched_and_told(tmp_path)
     mask(tmp_path, "bank")
     with pytest.raises(ConfigurationError, match=r"bank\.rows is not there; the comparer writes it"):
         take_rows(tmp_path, "bank")
@@ -212,7 +217,7 @@ def test_steps_in_the_wrong_order_say_what_is_first(tmp_path):
 def test_a_missing_list_is_named(whole):
     list_path(whole, "shop", COMPARER).unlink()
     with pytest.raises(ConfigurationError, match="the list of shop is missing"):
-        match_lists(whole)
+        matched_and_told(whole)
 
 
 def test_a_list_of_another_session_is_refused(tmp_path):
@@ -234,11 +239,11 @@ def test_a_party_that_begins_again_in_between_is_found(whole, tmp_path):
     (whole / "bank.for-comparer.points").unlink()
     raise_all(whole)
     with pytest.raises(ConfigurationError, match="raised to two keys of shop, which has begun again"):
-        match_lists(whole)
+        matched_and_told(whole)
 
 
 def test_rows_of_another_key_or_session_are_refused(whole, tmp_path):
-    match_lists(whole)
+    matched_and_told(whole)
     secret, _ = read_secret(whole, "bank")
     other = tmp_path / "other"
     mask(other, "bank")
@@ -316,7 +321,7 @@ def test_points_off_the_group_are_refused_by_the_next_party_and_the_comparer(who
         given = read_list(whole, "bank", receiver)
         write_list(whole, PointList(SESSION, "bank", given.used, np.full_like(given.points, byte)))
     with pytest.raises(ConfigurationError, match=f"the list of bank: {line}"):
-        match_lists(whole)
+        matched_and_told(whole)
     (whole / "bank.for-telco.points").unlink()
     with pytest.raises(ConfigurationError, match=f"the list of bank: {line}"):
         pass_lists(whole, "shop", no_bar)
@@ -327,7 +332,7 @@ def test_a_comparer_that_tells_nonsense_is_refused(tmp_path):
     for party in TABLES:
         mask(tmp_path, party, pad_to=9)
     raise_all(tmp_path)
-    match_lists(tmp_path)
+    matched_and_told(tmp_path)
     secret, _ = read_secret(tmp_path, "bank")
     honest = read_rows(tmp_path, secret)
     random_point = int(np.flatnonzero(secret.order >= 4)[0])

@@ -128,6 +128,13 @@ FORMS = {  # how the shop writes nine ids of the bank such as 05x, and what is t
 }
 
 
+def test_the_steps_that_are_told_are_the_fewest_in_their_order(capsys):
+    for party, ids in (("bank", ["0a", "0B7", "007", "z"]), ("shop", ["0A ", "0b7", "7", "z"])):
+        pd.DataFrame({"id": ids, "x": 1}).to_csv(f"{party}.csv", index=False)
+    align("local", "--tables", "bank=bank.csv", "shop=shop.csv", "--normalise", "strip")
+    assert "3 more ids would be in common with --normalise strip casefold zeros\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_of_how_many_records_are_in_common_and_what_would_make_more_of_them_alike(form, capsys):
     write, said = FORMS[form]
