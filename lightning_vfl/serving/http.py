@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MOST = 10_000  # ids of a request
 LONGEST = 1000  # characters of an id: in an array of numpy, all ids take the room of the longest one
 # numpy drops NUL at the end, so that another record would be found; half a pair of surrogates has no UTF-8
+_JSON = re.compile(r"application/([\w.-]+\+)?json\s*(;|$)", re.IGNORECASE)
 _ID = re.compile(rf"[^\x00\ud800-\udfff]{{0,{LONGEST}}}")
 _POLICY = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -134,7 +135,8 @@ def pages(gateway: Gateway, batches: Batches) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def refused(request: Request, error: RequestValidationError) -> Response:
-        if "json" not in (kind := request.headers.get("content-type", "nothing")):
+        kind = request.headers.get("content-type", "nothing")
+        if not _JSON.match(kind):
             return _failed(422, f"the header content-type must be application/json; got {printable(kind)}")
         return _failed(422, f'the body must be {{"ids": [...]}} with 1 to {MOST} whole numbers or texts')
 

@@ -108,10 +108,19 @@ def test_wrong_requests_are_refused_in_one_line(tmp_path):
 
 
 def test_a_body_that_is_not_said_to_be_json_is_refused_with_the_header_to_send(tmp_path):
-    # what curl -d sends by itself, which is read as a text
-    ((status, text),) = asked(Subject(tmp_path), ("/predict", '{"ids": [7]}', "application/x-www-form-urlencoded"))
-    told = "the header content-type must be application/json; got application/x-www-form-urlencoded"
-    assert (status, json.loads(text)["error"]) == (422, told)
+    curl = "application/x-www-form-urlencoded"  # what curl -d sends by itself, which is read as a text
+    kinds = {
+        curl: "header",
+        "text/json": "header",
+        "application/JSON; charset=utf-8": "body",
+        "application/a+json": "body",
+    }
+    answers = asked(Subject(tmp_path), *(("/predict", '{"ids": []}', kind) for kind in kinds))
+    for (kind, wrong), (status, text) in zip(kinds.items(), answers, strict=True):
+        told = json.loads(text)["error"]
+        assert status == 422
+        assert told.startswith(f"the {wrong} ")
+        assert (told == f"the header content-type must be application/json; got {kind}") == (wrong == "header")
 
 
 ODD = ("\ud800", "a7\0", "a7\0\0", "x" * 1001)
