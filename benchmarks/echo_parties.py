@@ -87,7 +87,8 @@ class Gateway:
 
 
 async def serve(folder: Path, port: int) -> None:
-    gateway, charter = Gateway(folder), Charter.read(folder / "federation.yaml")
+    gateway = Gateway(folder)
+    charter = Charter.read(folder / "federation.yaml")
     server = grpc.aio.server(options=options(charter.patience.silence))
     methods = {METHOD: grpc.stream_stream_rpc_method_handler(gateway.serve)}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
@@ -111,5 +112,6 @@ async def send_back(folder: Path, name: str) -> None:
 
 
 if __name__ == "__main__":
-    who, folder = sys.argv[1], Path(sys.argv[2])
+    who = sys.argv[1]
+    folder = Path(sys.argv[2])
     asyncio.run(serve(folder, int(sys.argv[3])) if who == "server" else send_back(folder, who))

@@ -64,8 +64,9 @@ def find_recipe(name: str) -> str:
     inside = [recipe for recipe in recipes if short.strip("/") in recipe.split("/")]
     folders = ", ".join(dict.fromkeys(recipe.split("/")[0] for recipe in recipes))
     other = f"give a file, or a recipe from one of: {folders}"
-    files = [str(file) for file in Path(name).parent.glob("*.y*ml")]  # a user's own have the better chance
-    near = nearest(name, files, " ", most=1)
-    hint = f"did you mean {' or '.join(inside)}?" if inside else nearest(short, recipes, other, most=3)
-    hint = hint if inside or near == " " else near
+    if inside:
+        hint = f"did you mean {' or '.join(inside)}?"
+    else:
+        files = [str(file) for file in Path(name).parent.glob("*.y*ml")]  # a user's own have the better chance
+        hint = nearest(name, files, nearest(short, recipes, other, most=3), most=1)
     raise ConfigurationError(f"{name}: no such file, and no packaged recipe of that name; {hint}")

@@ -314,7 +314,7 @@ class Roster:
 
     @property
     def everybody(self) -> Tensor:
-        """(M,) bool, all parties."""
+        """(M,) bool, all parties; a new tensor each time."""
         return torch.ones(self.parties, dtype=torch.bool)
 
     @cached_property

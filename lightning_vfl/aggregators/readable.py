@@ -54,7 +54,7 @@ def sums_of(aggregator: "Aggregator", widths: Widths) -> list[Readable]:
             added.setdefault(tuple(rows), []).append((place, inside, float(first.abs().max())))
     found = []
     for parties, columns in added.items():
-        places, largest, sizes = zip(*columns, strict=True)
-        of_parties = tuple(map(torch.tensor, zip(*largest, strict=True)))
-        found.append(Readable(parties, len(columns), of_parties, torch.tensor(places), sizes[0]))
+        places, summands, scales = zip(*columns, strict=True)
+        of_parties = tuple(map(torch.tensor, zip(*summands, strict=True)))
+        found.append(Readable(parties, len(columns), of_parties, torch.tensor(places), scales[0]))
     return found

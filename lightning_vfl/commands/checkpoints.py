@@ -45,8 +45,11 @@ def find_checkpoint(given: str, roots: Iterable[Path], of_folder: Pick = Pick.BE
         return str(_pick(of_folder, _saved_in(path) or _saved_in(path / CHECKPOINTS), given))
     if not path.is_file():
         runs = [str(found) for root in roots for found in sorted(root.glob("*/*")) if found.name == given]
-        fix = nearest(given, [*runs, *Pick], "give best, last, the folder of a run, or the .ckpt that fit has written")
-        raise ConfigurationError(f"--ckpt_path {given}: no such file; {f'did you mean {runs[0]}?' if runs else fix}")
+        if runs:
+            fix = f"did you mean {runs[0]}?"
+        else:
+            fix = nearest(given, Pick, "give best, last, the folder of a run, or the .ckpt that fit has written")
+        raise ConfigurationError(f"--ckpt_path {given}: no such file; {fix}")
     _read(path)
     return given
 

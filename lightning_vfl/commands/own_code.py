@@ -141,7 +141,8 @@ def untyped_setting(settings: Any) -> str | None:
             if isinstance(given, str) and given.rpartition(".")[2] in own_classes():
                 return (
                     f"{kind} would get the text '{given}' for {name}, because __init__ has no annotation for it; "
-                    f"annotate it with the class that it takes ({name}: Aggregator, for example)"
+                    f"annotate it with the class that it takes ({name}: Aggregator, for example), or as a text "
+                    f"({name}: str)"
                 )
     if not isinstance(values, list):
         return None

@@ -84,9 +84,13 @@ def by_number(
     numbers = {name: number for number, name in enumerate(names)}
     for party in named:
         if isinstance(party, str) and party not in (*numbers, *others):
-            known, (first, _, inner) = (*names, *others), party.partition(".")
-            fix = nearest(party, known, "use numbers") if names else "the parties have no names here; use numbers"
-            fix = f"write {{{first}: {{{inner}: ...}}}}" if inner else fix
+            first, _, inner = party.partition(".")
+            if inner:
+                fix = f"write {{{first}: {{{inner}: ...}}}}"
+            elif names:
+                fix = nearest(party, (*names, *others), "use numbers")
+            else:
+                fix = "the parties have no names here; use numbers"
             raise ConfigurationError(f"{setting} names party '{party}', which does not exist; {fix}")
     noted = hparams.get(setting)
     if noted:
